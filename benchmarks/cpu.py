@@ -1,0 +1,300 @@
+"""In goes nothing, out comes a table: forward times of the NumPy target, the floor and a peer.
+
+    python benchmarks/cpu.py            every case, a few minutes
+    python benchmarks/cpu.py --quick    the smallest length only, fewer rounds
+    python benchmarks/cpu.py --memory   only the peak memory of a forward over a million tokens
+
+One thread, float32, B = 1, H = 8. The floor is the time that 4 K V floating-point operations a
+token and head (one multiply-add to write the state, one to read it) take at the rate of fused
+multiply-adds measured by a C probe. The peer is flash-linear-attention's plain torch code
+(`naive_chunk_simple_gla`), where it is installed. Peers take turns round by round; times are CPU
+seconds of this process, given as medians with the quartiles. Each result is compared with the
+float64 reference before it is timed. Numbers go to ``benchmarks/results/cpu.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+HEADS = 8
+LENGTHS = (512, 2048, 8192)
+SIZES = (64, 128)
+VARIANTS = ("retnet", "simple_gla", "gla")
+TOKENS_IN_MEMORY_TEST = 1_000_000
+
+PROBE = r"""
+#include <stdio.h>
+#include <time.h>
+#if defined(__AVX512F__)
+#define BYTES 64
+#elif defined(__AVX__)
+#define BYTES 32
+#else
+#define BYTES 16
+#endif
+typedef float vec __attribute__((vector_size(BYTES)));
+#define LANES (BYTES / 4)
+#define CHAINS 12
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+int main(void) {
+    vec a[CHAINS], b, c;
+    for (int l = 0; l < LANES; l++) { b[l] = 1.0000001f; c[l] = 1e-9f; }
+    for (int j = 0; j < CHAINS; j++) a[j] = b * (float)j;
+    const long turns = 400000;
+    double best = 0;
+    for (int repeat = 0; repeat < 40; repeat++) {
+        double start = seconds();
+        for (long i = 0; i < turns; i++) {
+#pragma GCC unroll 12
+            for (int j = 0; j < CHAINS; j++) a[j] = a[j] * b + c;
+        }
+        double rate = turns * 2.0 * CHAINS * LANES / (seconds() - start);
+        if (rate > best) best = rate;
+    }
+    volatile float sink = 0;
+    for (int j = 0; j < CHAINS; j++) sink += a[j][0];
+    printf("%.6g\n", best);
+    return 0;
+}
+"""
+
+
+def fma_peak() -> float:
+    """Floating-point operations a second of one core, from independent multiply-add chains in
+    registers.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.c")
+        source.write_text(PROBE)
+        binary = Path(folder, "probe")
+        flags = ["-O3", "-march=native", "-ffp-contract=fast"]
+        subprocess.run(["cc", *flags, str(source), "-o", str(binary)], check=True)
+        return max(float(subprocess.check_output([str(binary)])) for _ in range(3))
+
+
+def draw(variant: str, length: int, size: int, heads: int = HEADS, seed: int = 0):
+    """Inputs of ``variant``, float32 [1, T, H, D]: q, k, v and the log gate where it has one."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    shape = (1, length, heads)
+    arrays = [rng.standard_normal((*shape, size)).astype(np.float32) for _ in "qkv"]
+    if variant == "simple_gla":
+        arrays.append(-np.log1p(np.exp(rng.standard_normal(shape))).astype(np.float32) / 4)
+    if variant == "gla":
+        arrays.append(
+            -np.log1p(np.exp(rng.standard_normal((*shape, size)))).astype(np.float32) / 16
+        )
+    return arrays
+
+
+def peers(variant: str, size: int) -> dict[str, Callable]:
+    """Name to function, arrays in and o [1, T, H, V] out: our kernel and whoever is installed."""
+    import numpy as np
+
+    import lacc
+
+    kernel = lacc.compile(ROOT / "examples" / f"{variant}.la", target="numpy", K=size, V=size)
+    found: dict[str, Callable] = {"lacc": lambda *xs: kernel(*xs)[0]}
+    if variant == "gla":
+        return found
+    try:
+        import torch
+        from fla.ops.simple_gla.naive import naive_chunk_simple_gla
+    except ImportError:
+        return found
+    torch.set_num_threads(1)
+
+    def naive_chunk(q, k, v, g=None):
+        if g is None:
+            rates = np.log(1 - 2.0 ** (-5 - np.arange(q.shape[2])))
+            g = np.broadcast_to(rates.astype(q.dtype), q.shape[:3]).copy()
+        with torch.no_grad():
+            return naive_chunk_simple_gla(*map(torch.from_numpy, (q, k, v, g)), chunk_size=64)[
+                0
+            ].numpy()
+
+    found["fla naive chunk (torch)"] = naive_chunk
+    return found
+
+
+def check(variant: str, size: int, functions: dict[str, Callable]) -> dict[str, float]:
+    """The largest error of each function relative to the float64 reference, T = 192."""
+    import numpy as np
+
+    import lacc
+
+    arrays = draw(variant, 192, size, heads=2)
+    reference = lacc.compile(
+        ROOT / "examples" / f"{variant}.la", target="reference", K=size, V=size
+    )
+    want = reference(*(x.astype(np.float64) for x in arrays))[0]
+    errors = {
+        name: float(np.abs(function(*arrays) - want).max() / np.abs(want).max())
+        for name, function in functions.items()
+    }
+    for name, error in errors.items():
+        if not error < 1e-4:
+            raise SystemExit(f"{name} is wrong on {variant}: {error:.1e} relative to the reference")
+    return errors
+
+
+def time_case(functions: dict[str, Callable], arrays: list, rounds: int) -> dict[str, list[float]]:
+    """CPU seconds a call of each function, one sample a round, the functions taking turns."""
+    repeats = {}
+    for name, function in functions.items():
+        function(*arrays)
+        start = time.process_time()
+        function(*arrays)
+        repeats[name] = max(1, int(0.05 / max(time.process_time() - start, 1e-6)))
+    samples: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name, function in functions.items():
+            start = time.process_time()
+            for _ in range(repeats[name]):
+                function(*arrays)
+            samples[name].append((time.process_time() - start) / repeats[name])
+    return samples
+
+
+def table(rounds: int, lengths: tuple[int, ...]) -> dict[str, object]:
+    """Every case measured, printed as it comes."""
+    peak = fma_peak()
+    print(f"{processor()}: {peak / 1e9:.0f} GFLOP/s of multiply-adds on one core\n")
+    print(
+        f"{'variant':<12}{'K=V':>5}{'T':>7}  {'who':<26}"
+        f"{'ms':>8}{'quartiles':>18}{'x floor':>9}{'error':>10}"
+    )
+    rows = []
+    for variant in VARIANTS:
+        for size in SIZES:
+            functions = peers(variant, size)
+            errors = check(variant, size, functions)
+            for length in lengths:
+                floor = 4 * size * size * length * HEADS / peak
+                samples = time_case(functions, draw(variant, length, size), rounds)
+                for name, times in samples.items():
+                    low, middle, high = statistics.quantiles(times, n=4)
+                    rows.append(
+                        {
+                            "variant": variant,
+                            "size": size,
+                            "length": length,
+                            "who": name,
+                            "seconds": middle,
+                            "quartiles": [low, high],
+                            "floors": middle / floor,
+                            "error": errors[name],
+                        }
+                    )
+                    spread = f"{low * 1e3:.2f}-{high * 1e3:.2f}"
+                    print(
+                        f"{variant:<12}{size:>5}{length:>7}  {name:<26}{middle * 1e3:>8.2f}"
+                        f"{spread:>18}{middle / floor:>9.2f}{errors[name]:>10.1e}",
+                        flush=True,
+                    )
+                if len(samples) == 2:
+                    ours, theirs = samples.values()
+                    ratios = [b / a for a, b in zip(ours, theirs)]
+                    print(f"{'':<26}lacc is {statistics.median(ratios):.2f}x faster")
+    return {"peak_flops": peak, "rows": rows}
+
+
+MEMORY = """
+import resource, sys
+sys.path.insert(0, {benchmarks!r})
+import cpu, lacc, numpy as np
+length = {length}
+kernel = lacc.compile({spec!r}, target="numpy", K=64, V=64)
+kernel(*cpu.draw({variant!r}, 256, 64, heads=1))
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+shape = (1, length, 1)
+arrays = [np.full((*shape, 64), 0.01 * (i + 1), np.float32) for i in range(3)]
+gates = cpu.draw({variant!r}, 1, 64, heads=1)[3:]
+arrays += [np.full(shape + x.shape[3:], -0.01, np.float32) for x in gates]
+o, state = kernel(*arrays)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - base
+print(peak, sum(x.nbytes for x in arrays) + o.nbytes)
+"""
+
+
+def memory(length: int) -> list[dict[str, object]]:
+    """Peak memory of a forward over ``length`` tokens (H = 1, K = V = 64) beside its inputs and
+    outputs.
+    """
+    rows: list[dict[str, object]] = []
+    print(f"\n{'variant':<12}{'T':>9}{'peak MiB':>10}{'in + out MiB':>14}{'ratio':>7}")
+    for variant in VARIANTS:
+        program = MEMORY.format(
+            benchmarks=str(ROOT / "benchmarks"),
+            spec=str(ROOT / "examples" / f"{variant}.la"),
+            variant=variant,
+            length=length,
+        )
+        out = subprocess.check_output([sys.executable, "-c", program], text=True)
+        peak, least = map(int, out.split())
+        rows.append({"variant": variant, "length": length, "peak": peak, "in_and_out": least})
+        megabytes = f"{peak / 2**20:>10.0f}{least / 2**20:>14.0f}"
+        print(f"{variant:<12}{length:>9}{megabytes}{peak / least:>7.2f}")
+    return rows
+
+
+def processor() -> str:
+    """The processor's name, as the system tells it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="the smallest length, five rounds")
+    parser.add_argument("--memory", action="store_true", help="only the memory test")
+    parser.add_argument("--rounds", type=int, default=15, help="samples a case")
+    options = parser.parse_args()
+    kept: dict[str, object] = {"processor": processor(), "python": platform.python_version()}
+    if not options.memory:
+        lengths = LENGTHS[:1] if options.quick else LENGTHS
+        kept |= table(5 if options.quick else options.rounds, lengths)
+    if not options.quick:
+        kept["memory"] = memory(TOKENS_IN_MEMORY_TEST)
+        RESULTS.mkdir(exist_ok=True)
+        name = "memory" if options.memory else "cpu"
+        (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def on_one_thread() -> None:
+    """Start this program again with BLAS held to one thread and to the kernels it picks for this
+    processor.
+    """
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    if (
+        all(os.environ.get(name) == "1" for name in threads)
+        and "OPENBLAS_CORETYPE" not in os.environ
+    ):
+        return
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
+    os.execve(sys.executable, [sys.executable, *sys.argv], kept | threads)
+
+
+if __name__ == "__main__":
+    on_one_thread()
+    main()
