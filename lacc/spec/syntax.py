@@ -71,12 +71,13 @@ class Declare:
     """``role names : type (flags) per LEVEL = default where cond, cond``.
 
     ``role`` is input, param, buffer, state or output. ``per`` is None where it was not written.
-    ``flags`` holds ``(stabilized)`` as ("stabilized", None).
+    ``flags`` holds ``(stabilized)`` as ("stabilized", None). ``type`` is None only for an output of decorated Python,
+    whose shape is that of its equation.
     """
 
     role: str
     names: tuple[Name, ...]
-    type: Type
+    type: Type | None
     flags: tuple[tuple[Name, Node | None], ...]
     per: Name | None
     default: Node | None
@@ -132,11 +133,16 @@ Statement = Sized | Declare | Feature | Define | Recur | Use
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One variant as written. ``expects`` are its ``# expect KEY: VALUE`` comments, in order."""
+    """One variant as written.
 
-    source: Source
+    ``expects`` are its ``# expect KEY: VALUE`` comments, in order. ``broken`` are the names that statements with a syntax
+    error would have declared: whoever misses one of them says nothing, the syntax error has been reported.
+    """
+
+    source: Source = field(compare=False)
     name: Name
     base: tuple[Name, ...] | None
     statements: tuple[Statement, ...]
     doc: str = ""
     expects: tuple[tuple[str, str], ...] = ()
+    broken: frozenset[str] = frozenset()
