@@ -1,0 +1,302 @@
+"""Declarations of a file and overrides go in, its scope, dims and consts come out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from lacc.diagnostics import Diagnostic, Note, Span, error, suggest
+from lacc.spec.builtins import FUNCTIONS
+from lacc.spec.fold import NoNumber, fold, number_of
+from lacc.spec.infer import Typer
+from lacc.spec.model import LEVELS, Dim
+from lacc.spec.names import API_WORDS, RESERVED, ascii_spelling
+from lacc.spec.scope import ARGS, Scope, Symbol
+from lacc.spec.shapes import Shape, Size
+from lacc.spec.syntax import Declare, Define, Feature, File, Name, Node, Recur, Sized, Statement, Type, Use
+
+MAX_TERMS = 64
+MAX_POWER = 16
+MAX_SIZE = 2**31 - 1
+DEFAULT_PER = {"buffer": "layer"}
+
+
+class Declarations:
+    """The names of ``file``: fills ``scope``, ``dims`` and ``consts``, reports faults."""
+
+    def __init__(
+        self, file: File, overrides: Mapping[str, float], report: Callable[[Diagnostic], None]
+    ) -> None:
+        self.file = file
+        self.report = report
+        self.scope = Scope()
+        self.dims: dict[str, Dim] = {}
+        self.values: dict[str, int] = {}
+        self.consts: dict[str, float] = {}
+        self.typer = Typer(self.scope, self.values, report)
+        self.overrides = self._overrides(overrides)
+        outputs = {
+            name.text
+            for statement in file.statements
+            if isinstance(statement, Declare) and statement.role == "output"
+            for name in statement.names
+        }
+        for index, statement in enumerate(file.statements):
+            self.scope.now = index
+            self._statement(index, statement, outputs)
+        self._spellings()
+
+    def fault(self, code: str, span: Span | None, /, **values: object) -> None:
+        """Reports an error of the catalogue."""
+        notes = values.pop("notes", ())
+        self.report(error(code, span, notes=notes, **values))  # type: ignore[arg-type]
+
+    # ---- overrides ---------------------------------------------------------------------------------
+
+    def _overrides(self, given: Mapping[str, float]) -> dict[str, float]:
+        """Overrides by the name in the file; unknown ones are reported."""
+        known = {
+            name.text: statement.kind
+            for statement in self.file.statements
+            if isinstance(statement, Sized)
+            for name, _ in statement.items
+        }
+        by_ascii = {ascii_spelling(name): name for name in known}
+        found: dict[str, float] = {}
+        for key, value in given.items():
+            name = key if key in known else by_ascii.get(key)
+            if name is None:
+                hint = suggest(key, [*known, *by_ascii])
+                if not hint:
+                    hint = "it has " + (", ".join(f"`{n}`" for n in known) or "no dim and no const")
+                self.fault("LA0401", self.file.name.span, name=key, hint=hint)
+            elif isinstance(value, bool) or not isinstance(value, int | float):
+                self.fault("LA0402", None, name=key, value=repr(value)[:60], want="a number")
+            elif known[name] == "dim" and (value != value or math.isinf(value) or value != int(value)
+                                           or not 1 <= value <= MAX_SIZE):  # fmt: skip
+                self.fault("LA0402", None, name=key, value=value, want="a positive integer")
+            elif value != value:
+                self.fault("LA0402", None, name=key, value=value, want="a number")
+            else:
+                found[name] = int(value) if known[name] == "dim" else value
+        return found
+
+    # ---- statements --------------------------------------------------------------------------------
+
+    def _statement(self, index: int, statement: Statement, outputs: set[str]) -> None:
+        if isinstance(statement, Sized):
+            for name, body in statement.items:
+                (self._dim if statement.kind == "dim" else self._const)(index, name, body)
+        elif isinstance(statement, Declare):
+            self._declare(index, statement)
+        elif isinstance(statement, Feature):
+            symbol = self._symbol(index, statement.name, "feature")
+            if symbol is not None:
+                symbol.feature, symbol.home = statement, self.scope
+        elif isinstance(statement, Define) and statement.name.text not in outputs:
+            self._symbol(index, statement.name, statement.role)
+        elif isinstance(statement, Use):
+            raise AssertionError("library features are merged before names are declared")
+
+    def _symbol(self, index: int, name: Name, kind: str) -> Symbol | None:
+        """Declares ``name``; None (and a fault) where it may not be declared."""
+        text = name.text
+        if text in RESERVED:
+            self.fault("LA0203", name.span, name=text, why=f"`{text}` is {RESERVED[text]}")
+            return None
+        if text in FUNCTIONS and kind != "feature":
+            self.fault("LA0203", name.span, name=text, why=f"`{text}` is a function of the language")
+            return None
+        if kind in ARGS and ascii_spelling(text) in API_WORDS:
+            why = f"`{text}` is an argument of every compiled variant"
+            self.fault("LA0203", name.span, name=text, why=why)
+            return None
+        first = self.scope.symbols.get(text)
+        if first is not None:
+            self.fault("LA0202", name.span, name=text,
+                       notes=[Note(f"`{text}` is first declared here", first.span)])  # fmt: skip
+            return None
+        symbol = self.scope.symbols[text] = Symbol(text, kind, index, name.span)
+        return symbol
+
+    def _dim(self, index: int, name: Name, body: Node) -> None:
+        symbol = self._symbol(index, name, "dim")
+        if symbol is None:
+            return
+        self.scope.now = index + 1
+        size = self.size(body)
+        self.scope.now = index
+        symbol.broken = size is None
+        if size is None:
+            return
+        value = self._evaluate(size, body.span)
+        if value is None:
+            symbol.broken = True
+            return
+        override = self.overrides.get(name.text)
+        pinned = override is not None
+        if size.constant is not None:
+            size = Size.of(name.text)
+            value = int(override) if override is not None else value
+        elif override is not None and override != value:
+            self.fault("LA0403", body.span, name=name.text, value=int(override), size=size,
+                       default=value)  # fmt: skip
+        symbol.size = size
+        self.values[name.text] = value
+        self.dims[name.text] = Dim(name.text, value, size, pinned, name.span)
+
+    def _const(self, index: int, name: Name, body: Node) -> None:
+        symbol = self._symbol(index, name, "const")
+        if symbol is None:
+            return
+        self.scope.now = index + 1
+        symbol.broken = True
+        typed = self.typer.expr(body)
+        self.scope.now = index
+        if typed is None:
+            return
+        override = self.overrides.get(name.text)
+        if override is not None:
+            typed = self.typer.number(override, name.span)
+        try:
+            value = number_of(typed, self.values)
+        except (NoNumber, ValueError) as fault:
+            self.fault("LA0307", body.span, why=str(fault))
+            return
+        if value is None:
+            self.fault("LA0313", body.span, name=name.text)
+            return
+        symbol.expr, symbol.broken = typed, False
+        self.consts[name.text] = value
+
+    def _declare(self, index: int, statement: Declare) -> None:
+        role = statement.role
+        shape = self.shape(statement.type) if statement.type is not None else ()
+        per = statement.per.text if statement.per is not None else DEFAULT_PER.get(role, "head")
+        if per not in LEVELS or (per == "position" and role != "param"):
+            assert statement.per is not None
+            levels = [level for level in LEVELS if level != "position" or role == "param"]
+            hint = suggest(per, levels) or "write per " + ", per ".join(levels)
+            self.fault("LA0225", statement.per.span, role=role, per=per, hint=hint)
+            per = "head"
+        for name in statement.names:
+            symbol = self._symbol(index, name, role)
+            if symbol is not None:
+                symbol.per = per
+                symbol.broken = shape is None
+                symbol.shape = shape or ()
+
+    def _spellings(self) -> None:
+        """Outside the file every name has one ASCII spelling; two names never share it."""
+        first: dict[str, Symbol] = {}
+        for symbol in self.scope.symbols.values():
+            spelled = ascii_spelling(symbol.name)
+            other = first.setdefault(spelled, symbol)
+            if other is not symbol:
+                self.fault("LA0214", symbol.span, name=symbol.name, other=other.name,
+                           spelled=spelled,
+                           notes=[Note(f"`{other.name}` is declared here", other.span)])  # fmt: skip
+
+    # ---- sizes -------------------------------------------------------------------------------------
+
+    def shape(self, type: Type) -> Shape | None:
+        """The shape that a declaration's type says; None (and a fault) where it says none."""
+        sizes = [self.size(axis) for axis in type.axes]
+        if len(sizes) > 2:
+            self.fault("LA0314", type.span, rank=len(sizes))
+            return None
+        for size, axis in zip(sizes, type.axes):
+            if size is not None and self._evaluate(size, axis.span) is None:
+                return None
+        return None if None in sizes else tuple(size for size in sizes if size is not None)
+
+    def _evaluate(self, size: Size, span: Span) -> int | None:
+        try:
+            value = size.evaluate(self.values)
+        except ValueError as fault:
+            self.fault("LA0306", span, why=str(fault))
+            return None
+        if not 1 <= value <= MAX_SIZE:
+            why = f"it is {value}" if abs(value) <= MAX_SIZE else "it is too large"
+            self.fault("LA0306", span, why=why)
+            return None
+        return value
+
+    def size(self, root: Node) -> Size | None:
+        """The polynomial over dims that ``root`` writes; None (and a fault) where it is none."""
+        results: dict[int, Size | None] = {}
+        stack = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if ready:
+                results[id(node)] = self._size(node, [results[id(arg)] for arg in node.args])
+            else:
+                stack.append((node, True))
+                stack.extend((arg, False) for arg in reversed(node.args))
+        return results[id(root)]
+
+    def _size(self, node: Node, given: list[Size | None]) -> Size | None:
+        args = [arg for arg in given if arg is not None]
+        if len(args) < len(given):
+            return None
+        result: Size | None = None
+        why = "a size is a polynomial of dims"
+        if node.op == "number":
+            value = node.value
+            if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+                result = Size.of(int(value)) if abs(value) <= MAX_SIZE else None
+                why = "it is too large"
+            else:
+                why = "a size is a whole number"
+        elif node.op == "name":
+            return self._named_size(node)
+        elif node.op == "neg":
+            result = Size.of(-1) * args[0]
+        elif node.op == "add":
+            result = args[0] + args[1]
+        elif node.op == "sub":
+            result = args[0] - args[1]
+        elif node.op == "mul":
+            result = args[0] * args[1]
+        elif node.op == "div":
+            divisor = args[1].constant
+            result = args[0].divided(divisor) if divisor else None
+            why = "a size is divided by a whole number only"
+        elif node.op == "pow":
+            power = args[1].constant
+            if power is None or not 0 <= power <= MAX_POWER:
+                why = f"the power of a size is a number from 0 to {MAX_POWER}"
+            else:
+                result = Size.of(1)
+                for _ in range(power):
+                    result = result * args[0]
+                    if not _small(result):
+                        break
+        if result is not None and not _small(result):
+            result, why = None, "it is too large"
+        if result is None:
+            self.fault("LA0306", node.span, why=why)
+        return result
+
+    def _named_size(self, node: Node) -> Size | None:
+        name = str(node.value)
+        if name in RESERVED:
+            self.fault("LA0306", node.span, why=f"`{name}` is {RESERVED[name]}, not a dim")
+            return None
+        symbol = self.typer.lookup(name, node.span)
+        if symbol is None:
+            return None
+        if symbol.kind == "dim":
+            return symbol.size
+        value = symbol.expr.value if symbol.kind == "const" and symbol.expr is not None else None
+        if isinstance(value, int | float) and value == int(value) and abs(value) <= MAX_SIZE:
+            return Size.of(int(value))
+        self.fault("LA0306", node.span, why=f"`{name}` is not a dim")
+        return None
+
+
+def _small(size: Size) -> bool:
+    return len(size.terms) <= MAX_TERMS and all(
+        abs(c.numerator) <= MAX_SIZE and c.denominator <= MAX_SIZE and sum(p for _, p in m) <= MAX_POWER
+        for m, c in size.terms
+    )

@@ -1,0 +1,97 @@
+"""A name as a paper writes it goes in, its one ASCII spelling and whether it may be declared come out.
+
+`β` is `beta`, `k̃` is `k_tilde`, `S₁` is `S1`, `λ` is `lambda_` (a keyword of a target). Every Unicode letter has some
+spelling: its Greek or Latin name, else its code point (`字` is `u5b57`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections.abc import Iterable
+
+RESERVED = {
+    "I": "the identity matrix",
+    "t": "the position of the token",
+    "T": "the length of the sequence",
+    "head": "the index of the head",
+    "H": "the number of heads",
+    "inf": "infinity",
+}
+API_WORDS = frozenset(
+    "mode chunk state initial_state cu_seqlens valid out state_dtype state_indices cotangent "
+    "state_cotangent".split()
+)
+PYTHON_WORDS = (
+    "False None True and as assert async await break case class continue def del elif else except "
+    "finally for from global if import in is lambda match nonlocal not or pass raise return try "
+    "type while with yield self"
+)
+C_WORDS = (
+    "alignas alignof asm auto bool catch char const constexpr const_cast default delete do double "
+    "dynamic_cast enum explicit export extern float friend goto inline int long mutable namespace "
+    "new noexcept nullptr operator private protected public register reinterpret_cast restrict "
+    "short signed sizeof static static_assert static_cast struct switch template this "
+    "thread_local throw typedef typeid typename typeof union unsigned using virtual void volatile "
+    "wchar_t main blockIdx blockDim threadIdx gridDim"
+)
+MODULE_WORDS = "np numpy torch triton tl math print len range int8 int16 int32 int64 uint8 object"
+KEYWORDS = frozenset(f"{PYTHON_WORDS} {C_WORDS} {MODULE_WORDS}".split())
+
+MARKS = {
+    "\u0300": "grave", "\u0301": "acute", "\u0302": "hat", "\u0303": "tilde", "\u0304": "bar",
+    "\u0305": "bar", "\u0306": "breve", "\u0307": "dot", "\u0308": "ddot", "\u030a": "ring",
+    "\u030c": "check", "\u0331": "under", "\u0332": "under", "\u20d7": "arrow",
+}  # fmt: skip
+LETTERS = {"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ð": "d", "þ": "th", "ı": "i", "ł": "l"}
+
+
+def nfkc(name: str) -> str:
+    """The form in which names are compared."""
+    return unicodedata.normalize("NFKC", name)
+
+
+def ascii_spelling(name: str) -> str:
+    """The spelling of ``name`` in argument lists and emitted code: letters, digits, `_`, never a keyword."""
+    if name.isascii():
+        return f"{name}_" if name in KEYWORDS else name
+    words: list[str] = []
+    for char in unicodedata.normalize("NFD", nfkc(name)):
+        spelled, apart = _spell(char)
+        if words and apart and words[-1][-1:] not in ("_", ""):
+            words.append("_")
+        words.append(spelled)
+    text = "".join(words)
+    if not text[:1].isalpha() and text[:1] != "_":
+        text = f"n{text}"
+    return f"{text}_" if text in KEYWORDS else text
+
+
+def _spell(char: str) -> tuple[str, bool]:
+    """One character's spelling, and whether it stands apart from what is before it."""
+    if char.isascii():
+        return char, False
+    if char in MARKS:
+        return MARKS[char], True
+    if char.lower() in LETTERS:
+        spelled = LETTERS[char.lower()]
+        return (spelled if char.islower() else spelled.capitalize()), False
+    parts = unicodedata.name(char, "").split()
+    if parts[:1] == ["GREEK"] and "LETTER" in parts:
+        spelled = parts[parts.index("LETTER") + 1].lower()
+        spelled = {"lamda": "lambda"}.get(spelled, spelled)
+        return (spelled.capitalize() if parts[1] == "CAPITAL" else spelled), False
+    if unicodedata.category(char).startswith("M"):
+        return f"m{ord(char):x}", True
+    digit = unicodedata.digit(char, None)
+    return (str(digit), False) if digit is not None else (f"u{ord(char):x}", False)
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that ``name`` is most likely a slip for, None where none is near."""
+    known = list(known)
+    for other in known:
+        if other.casefold() == name.casefold() or ascii_spelling(other) == name:
+            return other
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6 if len(name) > 2 else 0.75)
+    return near[0] if near else None
