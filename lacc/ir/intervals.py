@@ -1,7 +1,7 @@
-"""Interval rules of the op table: the bounds of each argument in, sound bounds of every element of the result out.
+"""Interval rules of the op table: bounds of the arguments in, sound bounds of the result out.
 
-A bound is a pair (lo, hi) of extended reals, lo ≤ hi. 0·inf counts as 0 here: an infinite bound stands for "as large as
-you like", never for a value that is reached.
+Bounds are a pair (lo, hi) of extended reals, lo ≤ hi, that hold for every element. 0·inf counts as
+0 here: an infinite bound stands for "as large as you like", never for a value that is reached.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def rising(fn: Callable[..., float]) -> Callable[..., Bounds]:
 
 
 def dip(fn: Callable[..., float], where: float, least: float) -> Callable[[Bounds], Bounds]:
-    """The rule of an op that falls to ``least`` (a lower bound) around ``where`` and rises after."""
+    """The rule of an op that falls to ``least`` (a lower bound) at ``where`` and rises after."""
 
     def rule(x: Bounds) -> Bounds:
         with np.errstate(all="ignore"):

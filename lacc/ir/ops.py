@@ -1,9 +1,10 @@
 """THE op table: one row per operation says all that any part of the compiler knows of it.
 
-A row serves everybody: the checker (arity), the oracle and the tile interpreter (NumPy meaning), the affine analysis
-(linearity), both reverse modes (gradient rule), range analysis (interval rule), the cost model (flops). A new op is one
-row; tests find it by walking the table. What a row needs more than a line for is in `lacc.ir.scalars` (elementwise),
-`lacc.ir.tensors` (reduce, shape, product) and `lacc.ir.intervals`.
+A row serves everybody: the checker (arity), the oracle and the tile interpreter (NumPy meaning),
+the affine analysis (linearity), both reverse modes (gradient rule), range analysis (interval rule),
+the cost model (flops). A new op is one row; tests find it by walking the table. What a row needs
+more than a line for is in `lacc.ir.scalars` (elementwise), `lacc.ir.tensors` (reduce, shape,
+product) and `lacc.ir.intervals`.
 """
 
 from __future__ import annotations
@@ -32,17 +33,21 @@ class Op:
     kind      "elementwise" | "compare" | "reduce" | "shape" | "product" | "time"
     arity     (least, most) number of arguments; most is None where unbounded (concat)
     numpy     elementwise, compare: ``fn(*arrays)`` under NumPy broadcasting.
-              reduce, shape, product: ``fn(site, *arrays)`` on the trailing axes (any leading axes broadcast); the `Site`
-              holds the node's value (roll's n, for instance), the shape of the result and the ranks of the arguments.
+              reduce, shape, product: ``fn(site, *arrays)`` on the trailing axes (any leading axes
+              broadcast); the `Site` holds the node's value (roll's n, for instance), the shape of
+              the result and the ranks of the arguments.
               None for the kind "time": it has no meaning within one token
-    linear    "sum" jointly linear in all arguments (add, concat, transpose) | "each" linear in each by itself (mul, matmul) |
-              "first" | "second" | "branches" (where: in its last two) | "none"
-    grad      ``fn(f, ct, y, *xs) -> tuple`` of cotangents, None for an argument without one; written only in rows of this
-              table through ``f`` (``f.mul(a, b)``, ``f.exp(x)``; numbers may stand for scalars), so that the same rule runs
-              on arrays (`F`) and builds ops in the tile program. ``f.pull(ct, d)`` is ``ct * d``, and 0 where ct is 0
-              though d is not finite: every product with a cotangent is written with it. Results have the shape of ``y``;
-              summing over broadcast axes is the caller's. None: has its own rule where it is lowered.
-              reduce, shape, product: ``fn(site, ct, y, *xs)`` on arrays
+    linear    "sum" jointly linear in all arguments (add, concat, transpose) | "each" linear in
+              each by itself (mul, matmul) | "first" | "second" | "branches" (where: in its last
+              two) | "none"
+    grad      ``fn(f, ct, y, *xs) -> tuple`` of cotangents, None for an argument without one;
+              written only in rows of this table through ``f`` (``f.mul(a, b)``, ``f.exp(x)``;
+              numbers may stand for scalars), so that the same rule runs on arrays (`F`) and builds
+              ops in the tile program. ``f.pull(ct, d)`` is ``ct * d``, and 0 where ct is 0 though
+              d is not finite: every product with a cotangent is written with it. Results have the
+              shape of ``y``; summing over broadcast axes is the caller's.
+              reduce, shape, product: ``fn(site, ct, y, *xs)`` on arrays.
+              None: has its own rule where it is lowered
     interval  ``fn(*(lo, hi)) -> (lo, hi)``, sound bounds over extended reals; None: unbounded
     flops     per element of the result (an exp counts 8, a division 4: rough, for the cost model)
     """
@@ -224,4 +229,4 @@ F: Any = SimpleNamespace(
     pull=pull,
     **{op.name: op.numpy for op in _ROWS if op.kind in ("elementwise", "compare")},
 )
-"""The namespace of gradient rules on NumPy arrays: every elementwise op and comparison, and ``pull``."""
+"""The namespace of rules on NumPy arrays: every elementwise op and comparison, and ``pull``."""

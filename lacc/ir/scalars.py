@@ -1,8 +1,8 @@
-"""Elementwise operations: arrays in, arrays out, and the cotangents of both; the rows of the op table use them.
+"""Elementwise operations: arrays in, arrays out, and their gradient rules; rows of the op table."""
 
-Values are careful where the textbook formula is not: no overflow, no cancellation, infinities are meant. Rules are
-written in elementwise ops of a namespace ``f`` alone (see `lacc.ir.ops.Op.grad`), so they run on arrays and on tiles.
-Notation: ct the cotangent of y = op(*xs).
+Values are careful where the textbook formula is not: no overflow, no cancellation, infinities are
+meant. Rules are written in elementwise ops of a namespace ``f`` alone (see `lacc.ir.ops.Op.grad`),
+so they run on arrays and on tiles. Notation: ct the cotangent of y = op(*xs).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 Array = Any
 
-# log(erfc(z) exp(z²) / t) as a Chebyshev series in 2 t - 1, t = 2 / (2 + z), z ≥ 0: 1e-16 everywhere.
+# log(erfc(z) exp(z²) / t) as a Chebyshev series in 2 t - 1, where t = 2 / (2 + z), z ≥ 0.
 _ERFC = (
     -1.3026537197817094 / 2,
     0.6419697923564903,
@@ -95,10 +95,9 @@ def grad_div(f: Any, ct: Array, y: Array, a: Array, b: Array) -> tuple[Array, Ar
 
 
 def grad_pow(f: Any, ct: Array, y: Array, x: Array, p: Array) -> tuple[Array, Array | None]:
-    """A number as exponent gives the shorter rule of school; 0**0 and 0**p have the derivatives of torch."""
+    """A number as exponent has the rule of school; 0**0 and 0**p have the derivatives of torch."""
     if isinstance(p, int | float):
-        slope = {0: 0, 1: 1, 2: f.mul(2, x)}.get(p)
-        return f.pull(ct, f.mul(p, f.pow(x, p - 1)) if slope is None else slope), None
+        return f.pull(ct, f.mul(2, x) if p == 2 else f.mul(p, f.pow(x, p - 1)) if p else 0), None
     slope = f.where(f.eq(p, 0), 0, f.mul(p, f.pow(x, f.sub(p, 1))))
     at_zero = f.where(f.ge(p, 0), 0, -math.inf)
     return f.pull(ct, slope), f.pull(ct, f.where(f.eq(x, 0), at_zero, f.mul(y, f.log(x))))

@@ -1,8 +1,9 @@
 """Operations on whole vectors and matrices: arrays in, arrays out, and the cotangents of both.
 
-Values are ``fn(site, *arrays)``, rules ``fn(site, ct, y, *arrays)``; `Site` says where the axes of a value begin, since
-any leading axes (batch, time, head) stand before them. A column [K] has one axis, a row [1, K] two. Leading axes of the
-arrays broadcast; a cotangent has those of the result, and summing over what was broadcast is the caller's.
+Values are ``fn(site, *arrays)``, rules ``fn(site, ct, y, *arrays)``; `Site` says where the axes of
+a value begin, since any leading axes (batch, time, head) stand before them. A column [K] has one
+axis, a row [1, K] two. Leading axes of the arrays broadcast; a cotangent has those of the result,
+and summing over what was broadcast is the caller's.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ Array = Any
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an operation stands: its node's ``value`` (roll's n), the shape of the result and the ranks of the arguments
-    (how many trailing axes are theirs)."""
+    """Where an operation stands: its node's ``value`` (roll's n), the shape of the result and the
+    ranks of the arguments (how many trailing axes are theirs)."""
 
     value: object
     shape: tuple[int, ...]
@@ -127,7 +128,7 @@ def grad_roll(at: Site, ct: Array, y: Array, x: Array) -> tuple[Array]:
 
 
 def rotate(at: Site, x: Array, angle: Array) -> Array:
-    """(x1, x2) → (x1 cos θ1 - x2 sin θ1, x1 sin θ1 + x2 cos θ1), and so on; channels beyond the last θ stay."""
+    """(x1, x2) → (x1 cos θ1 - x2 sin θ1, x1 sin θ1 + x2 cos θ1), …; channels beyond stay."""
     return _turn(x, angle[..., None] if at.ranks[1] == 0 else angle)
 
 
@@ -196,7 +197,7 @@ def matmul(at: Site, a: Array, b: Array) -> Array:
 
 def grad_matmul(at: Site, ct: Array, y: Array, a: Array, b: Array) -> tuple[Array, Array]:
     left, right = _matrix(a, at.ranks[0]), _matrix(b, at.ranks[1])
-    ct = ct.reshape(ct.shape[: ct.ndim - len(at.shape)] + (left.shape[-2], right.shape[-1]))
+    ct = ct.reshape((*ct.shape[: ct.ndim - len(at.shape)], left.shape[-2], right.shape[-1]))
     d_left = _pulled(ct, np.swapaxes(right, -1, -2))
     d_right = np.swapaxes(_pulled(np.swapaxes(ct, -1, -2), left), -1, -2)
     return (
