@@ -1,0 +1,46 @@
+"""From a command line comes an exit code: 0 fine, 1 spec error, 2 usage, 3 no such target here, 70 internal error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """The ``lacc`` command. An exception nobody expected becomes a report file, never a traceback."""
+    from lacc import report
+    from lacc.cli import app
+    from lacc.diagnostics import LaccError, render
+
+    try:
+        app(prog_name="lacc")
+    except LaccError as problem:
+        report.complain(render(problem.diagnostics, report.colored(sys.stderr)))
+        sys.exit(3 if problem.code.startswith("LA07") else 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception:
+        if os.environ.get("LACC_DEBUG"):
+            raise
+        sys.exit(_internal_error())
+
+
+def _internal_error() -> int:
+    import traceback
+
+    from lacc import report
+
+    arguments = sys.argv[1:]
+    specs = [Path(a) for a in arguments if a.endswith((".la", ".py")) and Path(a).is_file()]
+    path = report.fault(arguments, specs, traceback.format_exc())
+    fault = sys.exc_info()[1]
+    report.complain(f"error[LA0901]: internal error: {type(fault).__name__}: {fault}")
+    report.complain(f"  = note: what is needed to see it again is in {path}")
+    report.complain("  = help: please send that file to the authors; LACC_DEBUG=1 shows the traceback")
+    return 70
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""From the words after ``lacc`` come calls of the driver, and from their results text, files and an exit code.
+
+Exit codes: 0 fine, 1 spec error or failed verify, 2 usage, 3 target not usable here, 70 internal error.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from lacc import report
+from lacc.diagnostics import Diagnostic, LaccError, render
+
+if TYPE_CHECKING:
+    from lacc.spec.model import Spec
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="The compiler for linear attention: from a paper's recurrence to verified kernels.",
+)
+
+Mode = Literal["auto", "chunk", "parallel", "recurrent"]
+Stage = Literal["ast", "ir", "recurrence", "plan", "tile", "code"]
+Dtype = Literal["float64", "float32", "bfloat16", "float16"]
+
+SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="A .la file.")]
+Defines = Annotated[
+    list[str] | None,
+    typer.Option("-D", "--define", metavar="NAME=VALUE", help="Sets a dim or a const."),
+]
+TargetName = Annotated[str, typer.Option("--target", "-t", help="See `lacc targets`.")]
+ModeName = Annotated[Mode, typer.Option("--mode", help="How to run; auto is the plan's choice.")]
+Chunk = Annotated[int | None, typer.Option("--chunk", min=1, help="Tokens in a chunk.")]
+Shape = Annotated[str, typer.Option("--shape", metavar="B=1,T=4096,H=16", help="Sizes of a call.")]
+
+
+@app.callback(invoke_without_command=True)
+def lacc(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> None:
+    """The compiler for linear attention."""
+    if version:
+        from lacc import __version__
+
+        report.say(f"lacc {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def check(
+    specs: Annotated[list[Path], typer.Argument(metavar="SPEC...", help="One or more .la files.")],
+    define: Defines = None,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Say what was found in each.")
+    ] = False,
+) -> None:
+    """Read specs and report every problem in them."""
+    failed = False
+    for path in specs:
+        try:
+            spec = _load(path, define)
+        except LaccError as problem:
+            _show(problem.diagnostics)
+            failed = True
+            continue
+        if hidden := report.ignored_by_git(path):
+            report.complain(f"warning: git ignores {path} ({hidden})")
+            report.complain("  = help: add the line `!*.la` to .gitignore")
+        report.say(f"{path}: {spec.name} is fine" if not verbose else f"{path}: {spec.name}")
+        if verbose:
+            from lacc import driver
+
+            report.say(report.pairs(driver.describe(spec)))
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("compile")
+def compile_(
+    spec: SpecFile,
+    target: TargetName = "numpy",
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Where to write; standard output if absent.")
+    ] = None,
+    define: Defines = None,
+    dtype: Annotated[Dtype, typer.Option("--dtype", help="What to plan for.")] = "float32",
+    mode: ModeName = "auto",
+    chunk: Chunk = None,
+    emit: Annotated[Stage, typer.Option("--emit", help="Stop at a stage and print it.")] = "code",
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite a file that lacc did not write.")
+    ] = False,
+) -> None:
+    """Compile a spec to a file that stands alone, or print any stage on the way."""
+    from lacc import driver
+
+    if out is not None:
+        _writable(out, force)
+    with report.working(f"compiling {spec.name} to {target}"):
+        text = driver.emit(
+            _load(spec, define), emit, target=target, dtype=dtype, mode=mode, chunk=chunk
+        )
+    if out is None:
+        report.say(text.rstrip("\n"))
+        return
+    try:
+        report.write_whole(out, text)
+    except OSError as problem:
+        raise typer.BadParameter(f"cannot write {out}: {problem.strerror}") from None
+    report.say(f"{out}: {len(text.splitlines())} lines, target {target}")
+
+
+@app.command()
+def explain(
+    thing: Annotated[
+        str,
+        typer.Argument(
+            metavar="SPEC|CODE|NAME",
+            help="A .la file, an error code (LA0301), a library name (feature_maps.taylor2).",
+        ),
+    ],
+    shape: Shape = "B=1,T=4096,H=16",
+    define: Defines = None,
+    dtype: Annotated[Dtype, typer.Option("--dtype", help="What to plan for.")] = "float32",
+) -> None:
+    """Say what the plan of a spec is and why, what a code means, or what a library name stands for."""
+    from lacc import driver
+
+    if re.fullmatch(r"(?i)LA\d{4}", thing):
+        report.say(driver.explain_code(thing.upper()).rstrip("\n"))
+    elif Path(thing).is_file() or thing.endswith(".la"):
+        with report.working(f"planning {thing}"):
+            text = driver.explain_plan(_load(Path(thing), define), _shape(shape), dtype=dtype)
+        report.say(text.rstrip("\n"))
+    else:
+        report.say(driver.explain_name(thing).rstrip("\n"))
+
+
+@app.command()
+def verify(
+    spec: SpecFile,
+    target: TargetName = "numpy",
+    define: Defines = None,
+    full: Annotated[bool, typer.Option("--full", help="Every case, not a selection.")] = False,
+) -> None:
+    """Prove every mode and gradient of a spec against the float64 reference; one table."""
+    from lacc import driver
+
+    loaded = _load(spec, define)
+    with report.working(f"verifying {loaded.name} on {target}"):
+        result = driver.verify(loaded, target=target, full=full)
+    report.say(str(result))
+    if not result.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def run(
+    spec: SpecFile,
+    target: TargetName = "numpy",
+    define: Defines = None,
+    shape: Shape = "B=2,T=256,H=4",
+    input_: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="X.npz", help="Arrays by name instead of drawn ones."),
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option("--dtype", help="Of the arrays drawn.")] = "float32",
+    mode: ModeName = "auto",
+    chunk: Chunk = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the arrays drawn.")] = 0,
+) -> None:
+    """Run a spec on arrays drawn within its promises and compare with the float64 reference."""
+    from lacc import driver
+    from lacc.trial import trial
+
+    loaded = _load(spec, define)
+    arrays = None if input_ is None else _arrays(input_)
+    with report.working(f"compiling {loaded.name} to {target}"):
+        kernel = driver.compile(loaded, target=target, mode=mode, chunk=chunk, dtype=dtype)
+    with report.working(f"running {loaded.name}"):
+        result = trial(kernel, arrays, _shape(shape), dtype=dtype, seed=seed)
+    report.say(str(result))
+
+
+@app.command()
+def targets() -> None:
+    """List the targets and whether each can be used here."""
+    from lacc import driver
+
+    rows = [(t.name, t.missing() or "ready", t.about) for t in driver.TARGETS.values()]
+    report.say(report.table(("target", "here", "emits"), rows))
+
+
+def _load(path: Path, define: list[str] | None) -> Spec:
+    """The checked spec of a file; its warnings are shown. Raises LaccError, or a usage error."""
+    from lacc import driver
+
+    overrides = dict(map(_definition, define or ()))
+    if not path.exists():
+        raise typer.BadParameter(f"there is no file {path}")
+    if not path.is_file():
+        raise typer.BadParameter(f"{path} is not a file")
+    warnings: list[Diagnostic] = []
+    spec = driver.load(path, overrides, warnings)
+    _show(warnings)
+    return spec
+
+
+def _definition(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name.strip(), int(value) if re.fullmatch(r"\s*\d+\s*", value) else float(value)
+    except ValueError:
+        raise typer.BadParameter(f"-D takes NAME=VALUE with a number, got {text!r}") from None
+
+
+def _shape(text: str) -> dict[str, int]:
+    """``B=1,T=4096,H=16`` as a dict."""
+    found: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if not re.fullmatch(r"\d{1,12}", value.strip()):
+            raise typer.BadParameter(f"--shape takes B=1,T=4096,H=16, got {text!r}")
+        found[name.strip()] = int(value)
+    if unknown := set(found) - {"B", "T", "H", "G"}:
+        raise typer.BadParameter(f"--shape knows B, T, H and G (dims go to -D), got {min(unknown)}")
+    return found
+
+
+def _arrays(path: Path) -> dict[str, object]:
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile, AttributeError, TypeError) as problem:
+        raise typer.BadParameter(f"{path} is not a readable .npz file: {problem}") from None
+
+
+def _writable(path: Path, force: bool) -> None:
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}")
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder")
+    if not force and report.foreign(path):
+        raise typer.BadParameter(f"{path} is there and lacc did not write it; --force overwrites it")
+
+
+def _show(diagnostics: Iterable[Diagnostic]) -> None:
+    if diagnostics := tuple(diagnostics):
+        report.complain(render(diagnostics, color=report.colored(sys.stderr)) + "\n")

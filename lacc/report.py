@@ -1,0 +1,152 @@
+"""From results come text on a terminal and files on disk: tables, progress, whole-or-nothing writes, fault reports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+MARK = "lacc"
+"""What the first line of a file that lacc wrote contains; other files are not overwritten."""
+
+
+def colored(stream: TextIO) -> bool:
+    """Whether to colour what goes to ``stream``: a terminal, and no ``NO_COLOR``."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def say(text: str) -> None:
+    """One text to standard output, as it is."""
+    print(text)
+
+
+def complain(text: str) -> None:
+    """One text to standard error, as it is."""
+    print(text, file=sys.stderr)
+
+
+def pairs(rows: Sequence[tuple[str, str]], indent: int = 2) -> str:
+    """Label and text in two columns; lines of a longer text stand below its first."""
+    width = max((len(label) for label, _ in rows), default=0) + 2
+    out = []
+    for label, text in rows:
+        first, *rest = text.split("\n") or [""]
+        out.append(" " * indent + f"{label:<{width}}{first}".rstrip())
+        out += [" " * (indent + width) + line for line in rest]
+    return "\n".join(out)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A plain table; a column is flush right where all of its cells start with a digit or a sign."""
+    columns = list(zip(header, *rows))
+    widths = [max(map(len, column)) for column in columns]
+    right = [
+        bool(rows) and all(cell[:1].isdigit() or cell[:1] in "-+<." for cell in column[1:])
+        for column in columns
+    ]
+    lines = []
+    for cells in (header, *rows):
+        fitted = (
+            f"{cell:>{width}}" if flush else f"{cell:<{width}}"
+            for cell, width, flush in zip(cells, widths, right)
+        )
+        lines.append("  ".join(fitted).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner on the terminal's standard error while the body runs, once that has taken a second."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+
+    def spin() -> None:
+        if done.wait(1.0):
+            return
+        from rich.console import Console
+
+        with Console(stderr=True, no_color=not colored(sys.stderr)).status(what):
+            done.wait()
+
+    spinner = threading.Thread(target=spin, daemon=True)
+    spinner.start()
+    try:
+        yield
+    finally:
+        done.set()
+        spinner.join()
+
+
+def foreign(path: Path) -> bool:
+    """Whether ``path`` is there and was not written by lacc."""
+    if not path.exists():
+        return False
+    if not path.is_file():
+        return True
+    with path.open("rb") as file:
+        return MARK.encode() not in file.readline(400)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """``text`` in ``path``, all of it or, where that fails, nothing. Raises OSError."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def ignored_by_git(path: Path) -> str:
+    """What hides ``path`` from git, as ``.gitignore:12: *.la``; "" where nothing does or it is in no work tree."""
+    path = path.absolute()
+    if not any((folder / ".git").exists() for folder in path.parents):
+        return ""
+    try:
+        found = subprocess.run(
+            ["git", "check-ignore", "--verbose", "--", path.name],
+            cwd=path.parent,
+            capture_output=True,
+            text=True,
+            timeout=2,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    rule = found.stdout.split("\t")[0]
+    file, _, pattern = rule.rpartition(":")
+    return "" if found.returncode or pattern.startswith("!") else f"{file}: {pattern}"
+
+
+def fault(arguments: Sequence[str], specs: Sequence[Path], trace: str) -> Path:
+    """A file with all that is needed to see an internal error again. Returns where it is."""
+    import platform
+    import shlex
+
+    from lacc import __version__
+
+    command = shlex.join(["lacc", *arguments])
+    parts = [
+        f"lacc {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        f"in {Path.cwd()}:\n{command}",
+        trace,
+    ]
+    for spec in specs:
+        parts.append(f"---- {spec} ----\n{spec.read_text(encoding='utf-8', errors='replace')}")
+    handle, name = tempfile.mkstemp(prefix="lacc-fault-", suffix=".txt")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write("\n\n".join(parts))
+    return Path(name)
