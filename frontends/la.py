@@ -1,21 +1,22 @@
-"""From the text of a `.la` file comes its syntax (`File`), with a diagnostic for every statement that is wrong."""
+"""From the text of a `.la` file come its syntax (`File`) and a diagnostic for every mistake in it."""
 
 from __future__ import annotations
 
 import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import cast
 
 from lark import Lark, Token, Transformer_NonRecursive, Tree, v_args
 from lark.exceptions import UnexpectedInput
 from lark.tree import Meta
 
-from lacc.diagnostics import MAX_BYTES, Diagnostic, Source, Span, error
-from lacc.frontends.mistakes import explain_mistake, subscripts
+from lacc.diagnostics import MAX_BYTES, Diagnostic, Source, Span, error, suggest
+from lacc.frontends.mistakes import explain_mistake
 from lacc.frontends.split import MAX_DEPTH, NAME, Piece, split
 from lacc.spec.syntax import (
     Declare,
@@ -31,13 +32,13 @@ from lacc.spec.syntax import (
     Use,
 )
 
+HEADER = re.compile(r"variant\b(?!\s*[=\[])")
 MAX_STATEMENTS = 500
 MAX_DIGITS = 40
 MAX_PROBLEMS = 50
 """Statements with a mistake that are reported in one run."""
 
 Header = tuple[Name, tuple[Name, ...] | None]
-Signature = tuple[str, Declare]
 
 
 @cache
@@ -64,38 +65,38 @@ def parse(source: Source) -> tuple[File | None, list[Diagnostic]]:
         return None, [error("LA0102", pieces[-1].span, what=what, limit=str(MAX_STATEMENTS))]
 
     problems: list[Diagnostic] = []
-    header: tuple[Header, str] | None = None
     statements: list[Statement] = []
     broken: set[str] = set()
+    name, base, doc = Name("spec", Span(source, 0, 0)), None, ""
+    if not pieces or not HEADER.match(pieces[0].span.text):
+        at = pieces[0].span if pieces else Span(source, len(source.text), len(source.text))
+        problems.append(error("LA0109", at))
+        if pieces and suggest(pieces[0].span.text.split()[0], ["variant"]):
+            del pieces[0]
     for number, piece in enumerate(pieces):
-        if re.match(rf"variant\s+{NAME}", piece.span.text):
-            if number:
-                problems.append(error("LA0109", piece.span))
-                continue
-            parsed, wrong = parse_piece(piece, "header")
-            if parsed is not None:
-                header = cast(Header, parsed), piece.doc
-        else:
-            if not number:
-                problems.append(error("LA0108", piece.span))
-            parsed, wrong = parse_piece(piece, "statement")
-            if parsed is None:
-                broken |= _declared(piece.span.text)
-            else:
-                statements.append(cast(Statement, parsed))
-        problems += wrong
         if len(problems) >= MAX_PROBLEMS:
             break
+        header = HEADER.match(piece.span.text) is not None
+        if header and number:
+            problems.append(error("LA0110", piece.span))
+            continue
+        parsed, wrong = parse_piece(piece, "header" if header else "statement")
+        problems += wrong
+        if parsed is None:
+            broken |= _declared(piece.span.text)
+        elif header:
+            (name, base), doc = cast(Header, parsed), piece.doc
+        else:
+            statements.append(cast(Statement, parsed))
+    problems += _subscripts(statements, broken)
     if not pieces:
-        return None, [error("LA0108", Span(source, len(source.text), len(source.text)))]
-    name = Name("spec", pieces[0].span)
-    (name, base), doc = header or ((name, None), "")
-    file = File(source, name, base, tuple(statements), doc, tuple(expects), frozenset(broken))
-    return file, problems + subscripts(file)
+        return None, problems
+    parts = tuple(statements)
+    return File(source, name, base, parts, doc, tuple(expects), frozenset(broken)), problems
 
 
 def parse_piece(piece: Piece, start: str) -> tuple[object | None, list[Diagnostic]]:
-    """What the grammar's ``start`` makes of one statement: None where it is wrong, with what is wrong."""
+    """What the grammar's ``start`` makes of one statement, None where it is wrong; what is wrong."""
     if piece.problem is not None:
         return None, [piece.problem]
     try:
@@ -117,7 +118,36 @@ def _too_deep(tree: Tree[Token], span: Span) -> Diagnostic | None:
             return None
     meta = level[0].meta
     deep = Span(span.source, span.start + meta.start_pos, span.start + meta.end_pos)
-    return error("LA0106", deep, limit=MAX_DEPTH)
+    return error("LA0107", deep, limit=MAX_DEPTH)
+
+
+def _subscripts(statements: list[Statement], broken: set[str]) -> list[Diagnostic]:
+    """The names `S_t` that were meant as `S[t]`; what follows from them joins ``broken``."""
+    timed = {n.text for s in statements if isinstance(s, Declare) for n in s.names}
+    solved = {s.name.text for s in statements if isinstance(s, Recur)}
+    defined = {s.name.text: s for s in statements if isinstance(s, Define)}
+    found: list[tuple[str, Span]] = []
+    for name, statement in defined.items():
+        if name.endswith("_t") and name[:-2] in timed - solved and name not in timed:
+            found.append((name, statement.name.span))
+            broken.add(name[:-2])
+            statements.remove(statement)
+    for node in (node for s in statements for node in _walk(s)):
+        name = str(node.value)
+        known = name in timed | defined.keys() | broken
+        if node.op == "name" and name.endswith("_t") and name[:-2] in timed and not known:
+            found.append((name, node.span))
+    broken |= {name for name, _ in found}
+    return [error("LA0118", span, name=name, meant=f"{name[:-2]}[t]") for name, span in found]
+
+
+def _walk(statement: Statement) -> Iterator[Node]:
+    """Every node of an equation's right side."""
+    stack = [statement.body] if isinstance(statement, Define | Recur) else []
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(node.args)
 
 
 def _declared(text: str) -> set[str]:
@@ -139,7 +169,7 @@ def _operator(op: str) -> Callable[..., Node]:
 
 
 class _Builder(Transformer_NonRecursive[Token, object]):
-    """Makes nodes of a parse tree; what is wrong beyond the grammar is collected in ``problems``."""
+    """Makes nodes of a parse tree; collects in ``problems`` what is wrong beyond the grammar."""
 
     def __init__(self, piece: Piece) -> None:
         super().__init__()
@@ -160,8 +190,8 @@ class _Builder(Transformer_NonRecursive[Token, object]):
         if power is not None:
             base = token[: power.start()] or "x"
             exponent = unicodedata.normalize("NFKC", power[0])
-            self.problems.append(error("LA0116", span, name=token, power=f"{base}**{exponent}"))
-        elif not re.fullmatch(r"[^\W\d]\w*", text):
+            self.problems.append(error("LA0117", span, name=token, power=f"{base}**{exponent}"))
+        elif not re.fullmatch(NAME, text):
             self.problems.append(
                 error("LA0103", span, char=token, hint="names are letters, digits and _")
             )
@@ -180,7 +210,7 @@ class _Builder(Transformer_NonRecursive[Token, object]):
             return Node("number", 0, (), span)
         value = int(token) if token.isdecimal() else float(token)
         if math.isinf(value):
-            self.problems.append(error("LA0107", span, number=token, hint="write inf for infinity"))
+            self.problems.append(error("LA0108", span, number=token, hint="write inf for infinity"))
         return Node("number", value, (), span)
 
     # ---- expressions
@@ -207,21 +237,22 @@ class _Builder(Transformer_NonRecursive[Token, object]):
         span = self._span(meta)
         minus = sign == "-"
         if base.text not in ("t", "T") or (base.text == "T" and sign is not None):
-            self.problems.append(error("LA0113", span, index=span.text))
+            self.problems.append(error("LA0114", span, index=span.text))
+            return "t", 0
         if isinstance(by, Name):
             return base.text, ("-" if minus else "+") + by.text
         shift = by.value if isinstance(by, Node) else by
         if not isinstance(shift, int):
-            self.problems.append(error("LA0113", span, index=span.text))
+            self.problems.append(error("LA0114", span, index=span.text))
             return base.text, 0
         return base.text, -shift if minus else shift
 
     @_rule
     def call(self, meta: Meta, name: Name, *args: Node) -> Node:
         positional = [arg for arg in args if arg.op != "keyword"]
-        for before, after in zip(args, args[1:]):
+        for before, after in pairwise(args):
             if before.op == "keyword" and after.op != "keyword":
-                self.problems.append(error("LA0120", after.span, name=before.value))
+                self.problems.append(error("LA0121", after.span, name=before.value))
         keywords = [arg for arg in args if arg.op == "keyword"]
         return Node("call", name.text, (*positional, *keywords), self._span(meta))
 
@@ -305,6 +336,9 @@ class _Builder(Transformer_NonRecursive[Token, object]):
 
     @_rule
     def recur(self, meta: Meta, name: Name, time: tuple[str, int | str], body: Node) -> Recur:
-        if time != ("t", 0):
-            self.problems.append(error("LA0114", name.span, name=name.text))
+        if time != ("t", 0) and not self.problems:
+            text = self.origin.source.text[name.span.start : body.span.start].rstrip(" (=")
+            left = Span(name.span.source, name.span.start, name.span.start + len(text))
+            hint = f"write {name.text}[t] = ..., with the other times on the right"
+            self.problems.append(error("LA0115", left, left=text, hint=hint))
         return Recur(name, body, self._span(meta), self.doc)

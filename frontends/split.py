@@ -1,6 +1,7 @@
-"""From the text of a spec come its logical statements, each with its documentation, and its `# expect` comments.
+"""From the text of a spec come its statements, with their documentation, and its `# expect` lines.
 
-A newline ends a statement, except inside brackets, before an infix operator, and after an infix operator, `=` or `,`.
+A newline ends a statement, except inside brackets, before an infix operator, and after an infix
+operator, `=` or `,`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from lacc.diagnostics import Diagnostic, Note, Source, Span, error
 MAX_DEPTH = 200
 """Deepest nesting of an expression, in brackets or in operators."""
 
-NAME = r"[^\W\dᵀ][^\Wᵀ]*"
+NAME = r"[^\W\dᵀ](?:[^\Wᵀ]|[\u0300-\u036f\u20d0-\u20ff])*"
 ROLES = "use|dim|const|input|param|buffer|state|output|feature|gate|normalizer"
 
 _TOKEN = re.compile(
@@ -29,7 +30,7 @@ _EQUATION = re.compile(rf"{NAME}[^\S\r\n]*(?:\[[^\]\r\n]*\])?[^\S\r\n]*=(?!=)")
 
 @dataclass(slots=True)
 class Piece:
-    """One logical statement: where it stands, its documentation, and what is wrong with its brackets."""
+    """One statement: where it stands, its documentation, and what is wrong with its brackets."""
 
     span: Span
     docs: list[str] = field(default_factory=list)
@@ -76,7 +77,7 @@ def split(source: Source) -> tuple[list[Piece], list[tuple[str, str]]]:
             if kind == "open":
                 brackets.append(span)
                 if len(brackets) > MAX_DEPTH and current.problem is None:
-                    current.problem = error("LA0106", span, limit=MAX_DEPTH)
+                    current.problem = error("LA0107", span, limit=MAX_DEPTH)
             elif kind == "close":
                 opened = brackets.pop() if brackets else None
                 if opened is None or opened.text + text not in ("()", "[]"):
@@ -89,7 +90,7 @@ def split(source: Source) -> tuple[list[Piece], list[tuple[str, str]]]:
 def _ends(text: str, found: re.Match[str], last: str, brackets: list[Span]) -> bool:
     """Whether the statement before ends where this first token of a line begins.
 
-    Inside brackets it does not, unless a new statement evidently starts: then a bracket was left open.
+    Inside brackets it does not, unless a new statement evidently starts: a bracket was left open.
     """
     if found.lastgroup == "infix" or last in ("infix", "more"):
         return bool(brackets and _STATEMENT.match(text, found.start()))
@@ -100,13 +101,12 @@ def _ends(text: str, found: re.Match[str], last: str, brackets: list[Span]) -> b
 
 def _unclosed(opened: Span) -> Diagnostic:
     close = ")" if opened.text == "(" else "]"
-    return error("LA0105", opened, what=f"`{opened.text}` is never closed", help=f"add `{close}`")
+    return error("LA0105", opened, bracket=opened.text, close=close)
 
 
 def _mismatch(close: Span, opened: Span | None) -> Diagnostic:
     if opened is None:
-        return error("LA0105", close, what=f"`{close.text}` closes nothing", help="remove it")
-    note = Note("opened here", opened)
-    right = ")" if opened.text == "(" else "]"
-    what = f"`{close.text}` closes `{opened.text}`"
-    return error("LA0105", close, notes=[note], what=what, help=f"write `{right}`")
+        return error("LA0106", close, bracket=close.text, hint="remove it")
+    note = Note(f"`{opened.text}` is open", opened)
+    fitting = ")" if opened.text == "(" else "]"
+    return error("LA0106", close, notes=[note], bracket=close.text, hint=f"write `{fitting}`")

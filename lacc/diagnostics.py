@@ -1,7 +1,7 @@
 """From a catalogue code and a place in a source comes a diagnostic: text that a user can act on.
 
-The catalogue is `lacc/errors`: one page per code, read when the code is first needed. A page holds the message, the help
-and the explanation, so that nobody formats a message elsewhere:
+The catalogue is `lacc/errors`: one page per code, read when the code is first needed. A page holds
+the message, the help and the explanation, so that nobody formats a message elsewhere:
 
     raise LaccError([error("LA0301", span, left=left, right=right)])
 
@@ -34,14 +34,17 @@ Paint = Callable[[str, str], str]
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A spec's text and where it came from (``name`` is what an error shows: a path or ``<spec>``)."""
+    """A spec's text; ``name`` is what an error shows as its place: a path, or ``<spec>``."""
 
     name: str
     text: str = field(repr=False)
 
     @staticmethod
     def read(path: Path, name: str | None = None) -> Source:
-        """The UTF-8 file at ``path``. Raises LaccError where it is too large or not UTF-8, OSError where it is not there."""
+        """The UTF-8 file at ``path``, its first `MAX_BYTES` and a little more at most.
+
+        Raises LaccError where it is not UTF-8, OSError where it cannot be read.
+        """
         name = str(path) if name is None else name
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -94,7 +97,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row of the catalogue: ``message`` and ``help`` are templates (`str.format`), ``page`` is Markdown."""
+    """One row of the catalogue: ``message`` and ``help`` are templates, ``page`` is Markdown."""
 
     code: str
     title: str
@@ -113,7 +116,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One problem: ``severity`` is "error" or "warning"; ``span`` is None where it is in no source."""
+    """One problem; ``severity`` is "error" or "warning", ``span`` is None where it is in no file."""
 
     code: str
     severity: str
@@ -123,7 +126,7 @@ class Diagnostic:
     notes: tuple[Note, ...] = ()
 
     def render(self, color: bool = False) -> str:
-        """The text a user sees: message, place, excerpt with carets, notes, help. No newline at the end."""
+        """What a user sees: message, place, excerpt with carets, notes, help; no last newline."""
         paint = _paint if color else _plain
         head = paint(self.severity, f"{self.severity}[{self.code}]")
         out = [f"{head}{paint('bold', ': ' + _visible(self.message))}"]
@@ -218,12 +221,12 @@ def codes() -> list[str]:
 
 
 def explain(code: str) -> str:
-    """The page of a code, as `lacc explain LA0301` prints it. Raises KeyError where there is none."""
+    """The page of a code, as `lacc explain LA0301` prints it; KeyError where there is none."""
     row = entry(code)
     return f"{code}: {row.title}\n\n{row.page}\n"
 
 
-# ---- rendering -------------------------------------------------------------------------------------
+# ---- rendering
 
 _COLORS = {"error": "1;31", "warning": "1;33", "gutter": "1;34", "bold": "1"}
 
@@ -269,7 +272,7 @@ def _lines(span: Span) -> range:
 
 
 def _excerpt(span: Span, gutter: int, mark: str, style: str, paint: Paint) -> list[str]:
-    """The place and its lines, each underlined where the span covers it; of a long span the first lines."""
+    """The place and its lines, each underlined where the span covers it; at most `MAX_LINES`."""
     lines = _lines(span)
     bar = paint("gutter", "|")
     out = [f"{' ' * gutter}{paint('gutter', '-->')} {_visible(str(span))}", f"{' ' * gutter} {bar}"]
@@ -288,7 +291,7 @@ def _excerpt(span: Span, gutter: int, mark: str, style: str, paint: Paint) -> li
 
 
 def _window(line: str, start: int, end: int) -> tuple[str, int, int]:
-    """A line as a terminal shows it, and between which columns characters ``start`` to ``end`` stand in it."""
+    """A line as a terminal shows it, and the columns of characters ``start`` to ``end`` in it."""
     if len(line) > WIDTH:
         cut = max(0, min(start - WIDTH // 4, len(line) - WIDTH))
         before, after = "…" if cut else "", "…" if cut + WIDTH < len(line) else ""
