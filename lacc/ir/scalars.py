@@ -1,4 +1,4 @@
-"""Elementwise operations: arrays in, arrays out, and their gradient rules; rows of the op table."""
+"""Elementwise operations: arrays in, arrays out, and their gradient rules; rows of the op table.
 
 Values are careful where the textbook formula is not: no overflow, no cancellation, infinities are
 meant. Rules are written in elementwise ops of a namespace ``f`` alone (see `lacc.ir.ops.Op.grad`),
