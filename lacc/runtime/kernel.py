@@ -1,0 +1,147 @@
+"""A spec and the functions of a target go in; the object that users call comes out."""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import sys
+import types
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from lacc.diagnostics import Diagnostic, LaccError
+from lacc.runtime import contract
+from lacc.runtime.contract import Core, Signature
+from lacc.spec.model import Spec
+
+
+class Kernel:
+    """One compiled variant.
+
+    ``kernel(q, k, v, ...)`` runs whole sequences: inputs [B, T, H, *shape], params [H, *shape] and
+    buffers in declared order or by ASCII name; it gives (outputs [B, T, H, *shape], state), the
+    state a NamedTuple of [N, H, *shape]. ``step`` does one token, ``vjp`` gives gradients by name.
+    Keywords and errors are those of `lacc.runtime.contract`; a mode that does not exist raises
+    LaccError.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        target: str,
+        signature: Signature,
+        functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
+        *,
+        missing: Mapping[str, Diagnostic],
+        verify: Callable[[], Any],
+        source: str | None = None,
+        plan: Any = None,
+        mode: str = "auto",
+        chunk: int | None = None,
+    ) -> None:
+        """``functions`` take arguments by name and the contract's keywords: forward, step, vjp.
+
+        ``missing`` holds the error of each mode (and of "step") that does not exist; ``mode`` and
+        ``chunk`` are what a call without them means.
+        """
+        self.spec = spec
+        self.target = target
+        self.signature = signature
+        self.source = source
+        self.plan = plan
+        self.verify = verify
+        self.modes = tuple(m for m in contract.MODES[1:] if m not in missing)
+        self._missing = missing
+        self._forward, self._step, self._vjp = functions
+        self._defaults = {"mode": mode, "chunk": chunk}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """(outputs, state) of whole sequences.
+
+        Raises ValueError or TypeError on misuse, LaccError on a mode that does not exist.
+        """
+        arguments, options = self._sort(args, kwargs)
+        return self._forward(arguments, **self._moded(options))
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """(outputs, state) of one token [B, H, *shape]; the state may follow the arguments."""
+        if "step" in self._missing:
+            raise LaccError([self._missing["step"]])
+        count = len(self.signature.arguments)
+        if len(args) == count + 1 and "state" not in kwargs:
+            args, kwargs = args[:count], {**kwargs, "state": args[count]}
+        arguments, options = self._sort(args, kwargs)
+        return self._step(arguments, **options)
+
+    def vjp(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Gradients by name, given ``cotangent`` and ``state_cotangent``; None is zero."""
+        arguments, options = self._sort(args, kwargs)
+        gradients: dict[str, Any] = self._vjp(arguments, **self._moded(options))
+        return gradients
+
+    def _sort(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arguments of the variant by name, and the keywords of the API."""
+        options = {name: x for name, x in kwargs.items() if name in OPTIONS}
+        named = {name: x for name, x in kwargs.items() if name not in OPTIONS}
+        return contract.bind(self.signature, args, named), options
+
+    def _moded(self, options: dict[str, Any]) -> dict[str, Any]:
+        if options.get("mode") is None and options.get("chunk") is None:
+            options = {**options, **self._defaults}
+        asked = options.get("mode", "auto")
+        if asked == "auto" and options.get("chunk") is not None:
+            asked = "chunk"
+        if asked in self._missing:
+            raise LaccError([self._missing[asked]])
+        return options
+
+    def __repr__(self) -> str:
+        names = ", ".join(a.name for a in self.signature.arguments)
+        return f"<lacc kernel {self.signature.name}({names}) on {self.target}>"
+
+
+OPTIONS = (
+    "initial_state",
+    "cu_seqlens",
+    "valid",
+    "mode",
+    "chunk",
+    "debug",
+    "state_dtype",
+    "state",
+    "out",
+    "state_indices",
+    "cotangent",
+    "state_cotangent",
+)
+
+
+def from_core(
+    signature: Signature, core: Core
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """The functions of a kernel that runs ``core`` through the contract."""
+    forward = partial(contract.forward, signature, core)
+    return forward, partial(contract.step, signature, core), partial(contract.vjp, signature, core)
+
+
+def from_source(
+    name: str, source: str
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """The functions of an emitted module, loaded from its text; tracebacks show its lines."""
+    digest = hashlib.sha256(source.encode()).hexdigest()[:12]
+    module = types.ModuleType(f"lacc.emitted.{name}_{digest}")
+    module.__file__ = f"<lacc {name} {digest}>"
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    lines = source.splitlines(keepends=True)
+    linecache.cache[module.__file__] = (len(source), None, lines, module.__file__)
+    exec(compile(source, module.__file__, "exec"), module.__dict__)
+
+    def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda arguments, **options: function(**arguments, **options)
+
+    found = (module.__dict__[name + ending] for ending in ("", "_step", "_vjp"))
+    forward, step, vjp = map(by_name, found)
+    return forward, step, vjp
