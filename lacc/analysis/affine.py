@@ -1,0 +1,265 @@
+"""A typed expression in, its sum of terms linear in states out, in index notation.
+
+Every tensor gets index names for its axes and contraction is the only product of two of them, so operators commute and
+the order of a matrix chain, or K x V against V x K, does not matter. Linearity follows the op table's column. Parts that
+hold no state stay opaque, unless they span two indices and are made of outer products, `diag` and `I`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from lacc.analysis.transition import Obstacle
+from lacc.ir.build import Builder
+from lacc.ir.ops import OPS
+from lacc.spec.model import Expr
+from lacc.spec.shapes import ONE, Size
+
+Index = int | None
+Indices = tuple[Index, ...]
+Part = tuple[Expr, Indices]
+_DELTA = "eye"
+
+
+class NotAffine(Exception):
+    """The expression is not linear in the states; carries the `Obstacle`."""
+
+    def __init__(self, reason: str, expr: Expr) -> None:
+        super().__init__(reason)
+        self.obstacle = Obstacle(reason, expr)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """``Π coefficients · state[indices]``, summed over every index that is not free; state None: a write."""
+
+    coefficients: tuple[Part, ...]
+    state: Part | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A term with its contractions done: one expression per set of indices, and the state it multiplies."""
+
+    factors: dict[tuple[int, ...], Expr]
+    state: Part | None
+
+
+class Affine:
+    """Expands expressions over the states that ``is_state`` picks. One instance numbers indices for one expansion."""
+
+    def __init__(self, build: Builder, is_state: Callable[[Expr], bool]) -> None:
+        self._build = build
+        self._is_state = is_state
+        self._sizes: list[Size] = []
+        self._dependent: dict[int, bool] = {}
+        self._kept: list[Expr] = []
+
+    def index(self, size: Size) -> Index:
+        """A fresh index over ``size``; axes of size one have none."""
+        if size == ONE:
+            return None
+        self._sizes.append(size)
+        return len(self._sizes) - 1
+
+    def indices(self, expr: Expr) -> Indices:
+        """Fresh free indices for the axes of ``expr``."""
+        return tuple(self.index(size) for size in expr.shape)
+
+    def depends(self, expr: Expr) -> bool:
+        """Whether a picked state occurs below ``expr``."""
+        if id(expr) not in self._dependent:
+            for node in expr.walk():
+                if id(node) not in self._dependent:
+                    self._kept.append(node)
+                    self._dependent[id(node)] = (
+                        node.op == "state" and self._is_state(node)
+                    ) or any(self._dependent[id(arg)] for arg in node.args)
+        return self._dependent[id(expr)]
+
+    # ---- expansion -------------------------------------------------------------------------------------------
+
+    def terms(self, expr: Expr, at: Indices) -> list[Term]:
+        """The terms of ``expr`` at ``at``; NotAffine where it is not linear in the states."""
+        if expr.op in ("add", "sub", "neg", "mul", "matmul", "T", "diag", "eye"):
+            spans_two = sum(i is not None for i in at) > 1
+            if self.depends(expr) or spans_two:
+                return self._expand(expr, at)
+        if not self.depends(expr):
+            return [Term(tuple(_scalars_apart(self._build, expr, at)))]
+        if expr.op == "state":
+            return [Term((), (expr, at))]
+        return self._expand(expr, at)
+
+    def _expand(self, expr: Expr, at: Indices) -> list[Term]:
+        build = self._build
+        match expr.op, expr.args:
+            case "add", (a, b):
+                return self._at(a, at) + self._at(b, at)
+            case "sub", (a, b):
+                return self._at(a, at) + self._scaled(self._at(b, at), build.number(-1))
+            case "neg", (a,):
+                return self._scaled(self._at(a, at), build.number(-1))
+            case "mul", (a, b):
+                return self._times(expr, self._at(a, at), self._at(b, at))
+            case "div", (a, b) if not self.depends(b):
+                divided = (build.reciprocal(b), at if b.shape else ())
+                return [Term((*t.coefficients, divided), t.state) for t in self._at(a, at)]
+            case "div", _:
+                raise NotAffine("a state in a denominator", expr)
+            case "matmul", (a, b):
+                return self._matmul(expr, a, b, at)
+            case "T", (a,):
+                return self.terms(a, _transposed(a, at))
+            case "diag", (a,):
+                row, column = at
+                delta = (build.node(_DELTA, (), expr.shape), (row, column))
+                return [Term((*t.coefficients, delta), t.state) for t in self.terms(a, (row,))]
+            case "eye", ():
+                return [Term(((expr, at),))]
+            case "sum" | "mean", (a,):
+                terms = self.terms(a, self.indices(a))
+                if expr.op == "sum":
+                    return terms
+                for size in a.shape:
+                    terms = self._scaled(terms, build.reciprocal(build.size(size)))
+                return terms
+            case "where", (condition, a, b) if not self.depends(condition):
+                return [
+                    Term((*t.coefficients, (chosen, at if condition.shape else ())), t.state)
+                    for chosen, side in (
+                        (build.choose(condition, 1.0, 0.0), a),
+                        (build.choose(condition, 0.0, 1.0), b),
+                    )
+                    for t in self._at(side, at)
+                ]
+            case "where", _:
+                raise NotAffine("a choice that depends on the state", expr)
+        if OPS[expr.op].linear in ("sum", "each", "first", "second"):
+            raise NotAffine(f"{expr.op} moves entries of the state", expr)
+        raise NotAffine(f"the nonlinear function {expr.op} of the state", expr)
+
+    def _at(self, expr: Expr, at: Indices) -> list[Term]:
+        """Terms of an operand of an elementwise op: a scalar broadcasts."""
+        return self.terms(expr, at if expr.shape else ())
+
+    def _scaled(self, terms: list[Term], by: Expr) -> list[Term]:
+        return [Term(((by, ()), *t.coefficients), t.state) for t in terms]
+
+    def _times(self, expr: Expr, left: list[Term], right: list[Term]) -> list[Term]:
+        if any(t.state for t in left) and any(t.state for t in right):
+            raise NotAffine("a product of two factors that both hold the state", expr)
+        return [
+            Term((*a.coefficients, *b.coefficients), a.state or b.state)
+            for a in left
+            for b in right
+        ]
+
+    def _matmul(self, expr: Expr, a: Expr, b: Expr, at: Indices) -> list[Term]:
+        inner = None if len(a.shape) == 1 else self.index(a.shape[-1])
+        free = list(at)
+        left: Indices = (free.pop(0),) if len(a.shape) == 1 else (None, inner)
+        if len(a.shape) == 2 and a.shape[0] != ONE:
+            left = (free.pop(0), inner)
+        right: Indices = (inner,) if len(b.shape) == 1 else (inner, free[-1] if free else None)
+        return self._times(expr, self.terms(a, left), self.terms(b, right))
+
+    # ---- contraction -----------------------------------------------------------------------------------------
+
+    def product(self, term: Term, free: Indices) -> Product:
+        """The term with its deltas and S-free contractions done. NotAffine where a factor spans too much."""
+        parts = [(e, i) for e, i in term.coefficients]
+        state = term.state
+        kept = {i for i in free if i is not None}
+        while (delta := next((p for p in parts if p[0].op == _DELTA and p[1][0] != p[1][1]), None)) is not None:
+            row, column = delta[1]
+            old, new = (column, row) if column not in kept else (row, column)
+            if old in kept:
+                break
+            parts.remove(delta)
+            parts = [(e, tuple(new if i == old else i for i in at)) for e, at in parts]
+            if state is not None:
+                state = (state[0], tuple(new if i == old else i for i in state[1]))
+        parts = [p for p in parts if not (p[0].op == _DELTA and p[1][0] == p[1][1])]
+        touched = kept | {i for i in (state[1] if state else ()) if i is not None}
+        factors = self._gather(parts)
+        while (bound := next((i for k in factors for i in k if i not in touched), None)) is not None:
+            self._contract(factors, bound)
+        return Product(factors, state)
+
+    def _gather(self, parts: Iterable[Part]) -> dict[tuple[int, ...], Expr]:
+        factors: dict[tuple[int, ...], Expr] = {}
+        for expr, at in parts:
+            self._put(factors, expr, at)
+        return factors
+
+    def _put(self, factors: dict[tuple[int, ...], Expr], expr: Expr, at: Indices) -> None:
+        live = tuple(i for i in at if i is not None)
+        if len(live) == 1 and len(at) == 2:
+            expr = self._build.column(expr)
+        if len(live) == 2 and live[0] > live[1]:
+            expr, live = self._build.transpose(expr), (live[1], live[0])
+        factors[live] = self._build.mul(factors[live], expr) if live in factors else expr
+
+    def _contract(self, factors: dict[tuple[int, ...], Expr], bound: int) -> None:
+        build = self._build
+        keys = [k for k in factors if bound in k]
+        vector = factors.pop((bound,), None)
+        matrices = [(k, factors.pop(k)) for k in keys if k != (bound,)]
+        if not matrices:
+            assert vector is not None
+            if vector.op == "mul" and vector.args[0].shape and vector.args[1].shape:
+                self._put(factors, build.dot(*vector.args), ())
+            else:
+                self._put(factors, build.entries(vector), ())
+            return
+        (key, first), *others = matrices
+        if len(others) > 1:
+            raise NotAffine("a contraction of three matrices over one index", first)
+        outer = key[0] if key[1] == bound else key[1]
+        first = first if key[1] == bound else build.transpose(first)
+        if vector is not None and others:
+            vector_matrix = build.node("mul", (vector, others[0][1]), others[0][1].shape)
+            raise NotAffine("a scaled product of two matrices", vector_matrix)
+        if others:
+            other_key, second = others[0]
+            last = other_key[1] if other_key[0] == bound else other_key[0]
+            second = second if other_key[0] == bound else build.transpose(second)
+            self._put(factors, build.compose(first, second), (outer, last))
+        elif vector is not None:
+            self._put(factors, build.apply(first, vector), (outer,))
+        else:
+            ones = build.node("const", (), (self._sizes[bound],), 1)
+            self._put(factors, build.apply(first, ones), (outer,))
+
+
+def _transposed(inner: Expr, at: Indices) -> Indices:
+    """Indices of the operand of a transpose whose result is read at ``at``."""
+    if len(inner.shape) == 1:
+        return (at[-1],)
+    if len(at) == 1:
+        return (None, at[0])
+    return (at[1], at[0])
+
+
+def _scalars_apart(build: Builder, expr: Expr, at: Indices) -> list[Part]:
+    """An S-free factor, its scalar factors and sign as factors of their own."""
+    parts: list[Part] = []
+    while expr.shape:
+        match expr.op, expr.args:
+            case "neg", (inner,):
+                parts.append((build.number(-1), ()))
+                expr = inner
+            case "mul", (scalar, inner) if not scalar.shape:
+                parts.append((scalar, ()))
+                expr = inner
+            case "mul", (inner, scalar) if not scalar.shape:
+                parts.append((scalar, ()))
+                expr = inner
+            case "div", (inner, scalar) if not scalar.shape:
+                parts.append((build.reciprocal(scalar), ()))
+                expr = inner
+            case _:
+                break
+    return [*parts, (expr, at if expr.shape else ())]

@@ -1,0 +1,317 @@
+"""A spec in, its recurrences in canonical form out: one per component of the state graph, in an order that can run.
+
+The class is read off the index structure of the expanded update (`affine.py`). With S[i, j] and free indices o0, o1:
+
+    no S                      a write
+    S[o0, o1]                 a decay by the coefficients, grouped by the indices they carry
+    S[b, o1], b bound         low rank on the left: a carries o0, b carries the bound index
+    S[o0, b]                  low rank on the right
+    one factor on both        a dense transition
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lacc.analysis.affine import Affine, NotAffine, Product
+from lacc.analysis.transition import Axes, Factor, LowRank, Obstacle, Recurrence, Write
+from lacc.ir.build import Builder
+from lacc.ir.graph import components
+from lacc.spec.model import Expr, Spec, State
+
+_TROPICAL = {"max": "maxplus", "logaddexp": "logsumexp"}
+
+
+def recurrences(spec: Spec) -> tuple[Recurrence, ...]:
+    """Every component of the spec's states, each after those it needs."""
+    return tuple(_component(spec, names) for names in components(spec))
+
+
+def _component(spec: Spec, names: tuple[str, ...]) -> Recurrence:
+    states = [spec.state(name) for name in names]
+    direction = states[0].direction
+    if len(states) > 1:
+        reason = f"the states {', '.join(names)} need one another"
+        return _refused(names, direction, "affine", "coupled", Obstacle(reason, states[0].update))
+    (state,) = states
+    if direction == "value":
+        return Recurrence(names, direction, "value", "none")
+    try:
+        return _affine(state)
+    except NotAffine as refusal:
+        kind = _tropical(state)
+        obstacle = refusal.obstacle
+        if kind != "nonlinear":
+            obstacle = Obstacle(f"a {kind} recurrence", state.update)
+        return _refused(names, direction, kind, kind, obstacle)
+
+
+def _refused(
+    names: tuple[str, ...], direction: str, kind: str, transition: str, obstacle: Obstacle
+) -> Recurrence:
+    return Recurrence(names, direction, kind, transition, obstacle=obstacle)
+
+
+def _tropical(state: State) -> str:
+    """The kind of ``m = max(m + f, i)`` and ``z = logaddexp(z + f, k)``; "nonlinear" for anything else."""
+    update = state.update
+    if update.op not in _TROPICAL:
+        return "nonlinear"
+    own = [arg for arg in update.args if _holds(arg, state.name)]
+    if len(own) != 1:
+        return "nonlinear"
+    node = own[0]
+    while node.op in ("add", "sub"):
+        if node.op == "sub" and _holds(node.args[1], state.name):
+            return "nonlinear"
+        node = next(arg for arg in node.args if _holds(arg, state.name))
+    return _TROPICAL[update.op] if node.op == "state" else "nonlinear"
+
+
+def _holds(expr: Expr, state: str) -> bool:
+    return any(n.op == "state" and n.value[0] == state for n in expr.walk())  # type: ignore[index]
+
+
+def _affine(state: State) -> Recurrence:
+    build = Builder(state.span)
+    affine = Affine(build, lambda leaf: leaf.value[0] == state.name)  # type: ignore[index]
+    free = affine.indices(state.update)
+    products = [affine.product(term, free) for term in affine.terms(state.update, free)]
+    axis = {index: n for n, index in enumerate(i for i in free if i is not None)}
+    live = tuple(axis)
+    decays: list[tuple[Factor, ...]] = []
+    erases: list[LowRank] = []
+    writes: list[Write] = []
+    for product in products:
+        if product.state is None:
+            writes.append(_write(product, axis))
+            continue
+        at = tuple(i for i in product.state[1] if i is not None)
+        moved = [n for n, (have, want) in enumerate(zip(at, live)) if have != want]
+        if not moved:
+            decays.append(_factors(product.factors, axis))
+        elif len(moved) == 1 and at[moved[0]] not in axis:
+            erases.append(_low_rank(build, product, moved[0], at[moved[0]], live, state))
+        else:
+            raise NotAffine("a dense transition: entries of the state are mixed", state.update)
+    return _classified(build, state, decays, erases, writes)
+
+
+def _factors(factors: dict[tuple[int, ...], Expr], axis: dict[int, int]) -> tuple[Factor, ...]:
+    placed = [Factor(tuple(axis[i] for i in key), expr) for key, expr in factors.items()]
+    return tuple(sorted(placed, key=lambda factor: (len(factor.axes), factor.axes)))
+
+
+def _write(product: Product, axis: dict[int, int]) -> Write:
+    return Write(_factors(product.factors, axis))
+
+
+def _low_rank(
+    build: Builder, product: Product, contracted: int, bound: int, live: tuple[int, ...], state: State
+) -> LowRank:
+    """``a (bᵀ S)``: the column factor alone in ``a``, every scalar in ``b``, so that columns can be shared."""
+    a: Expr | None = None
+    b: Expr | None = None
+    scalar = build.number(1)
+    for key, expr in product.factors.items():
+        if key == ():
+            scalar = build.mul(scalar, expr)
+        elif key == (live[contracted],):
+            a = expr
+        elif key == (bound,):
+            b = expr
+        elif live[contracted] in key and bound in key:
+            raise NotAffine("a dense transition: one factor on both sides", expr)
+        else:
+            raise NotAffine("an erase of its own for every column of the state", expr)
+    if a is None or b is None:
+        size = state.shape[contracted]
+        ones = build.node("const", (), (size,), 1)
+        a, b = a or ones, b or ones
+    if a.op == "neg":
+        a, scalar = a.args[0], build.neg(scalar)
+    return LowRank(contracted, a, build.mul(scalar, b))
+
+
+def _classified(
+    build: Builder,
+    state: State,
+    decays: list[tuple[Factor, ...]],
+    erases: list[LowRank],
+    writes: list[Write],
+) -> Recurrence:
+    decay = _sum_of(build, state, decays)
+    transition = _transition(decay, erases)
+    obstacle = None
+    if erases:
+        sides = {erase.axis for erase in erases}
+        spread = {axis for factor in decay for axis in factor.axes}
+        if len(sides) > 1:
+            obstacle = Obstacle("low-rank factors on both sides of the state", state.update)
+        elif spread - sides:
+            obstacle = Obstacle("a diagonal decay on the other side of an erase", state.update)
+        erases = _least(build, erases)
+    merged = bool(erases) and _mergeable(erases, writes)
+    return Recurrence(
+        (state.name,),
+        state.direction,
+        "affine",
+        transition,
+        decay,
+        tuple(erases),
+        tuple(writes),
+        merged,
+        obstacle,
+    )
+
+
+def _sum_of(
+    build: Builder, state: State, decays: list[tuple[Factor, ...]]
+) -> tuple[Factor, ...]:
+    """Several kept terms are one decay: their sum, on the axes that any of them has."""
+    if not decays:
+        return (Factor((), build.number(0)),)
+    if len(decays) > 1:
+        spread = tuple(sorted({axis for factors in decays for f in factors for axis in f.axes}))
+        if len(spread) <= 1:
+            total: Expr | None = None
+            for factors in decays:
+                product = _product(build, factors)
+                total = product if total is None else build.add(total, product)
+            assert total is not None
+            return (Factor(spread, total),)
+        common = _common(build, decays)
+        if common is not None:
+            return common
+        return (Factor(spread, _entrywise(build, state, decays)),)
+    return tuple(f for f in decays[0] if not (f.expr.op == "const" and f.expr.value == 1))
+
+
+def _product(build: Builder, factors: Iterable[Factor]) -> Expr:
+    expr = build.number(1)
+    for factor in factors:
+        expr = build.mul(expr, factor.expr)
+    return expr
+
+
+def _common(build: Builder, decays: list[tuple[Factor, ...]]) -> tuple[Factor, ...] | None:
+    """``(a1 + a2) ⊙ b`` where all terms share all but one set of axes."""
+    tables = [{f.axes: f.expr for f in factors} for factors in decays]
+    keys: set[Axes] = {key for table in tables for key in table}
+    differing = [k for k in keys if len({id(t.get(k)) for t in tables}) > 1]
+    if len({axis for key in differing for axis in key}) > 1:
+        return None
+    spread = tuple(sorted({axis for key in differing for axis in key}))
+    total: Expr | None = None
+    for table in tables:
+        part = _product(build, [Factor(k, table[k]) for k in differing if k in table])
+        total = part if total is None else build.add(total, part)
+    assert total is not None
+    shared = [Factor(k, tables[0][k]) for k in keys if k not in differing and k in tables[0]]
+    return tuple(sorted([Factor(spread, total), *shared], key=lambda f: (len(f.axes), f.axes)))
+
+
+def _entrywise(build: Builder, state: State, decays: list[tuple[Factor, ...]]) -> Expr:
+    """The sum of kept terms as one matrix of the state's shape."""
+    total: Expr | None = None
+    for factors in decays:
+        rows, columns = build.node("const", (), (state.shape[0],), 1), None
+        matrix: Expr | None = None
+        for factor in factors:
+            if factor.axes == (0, 1):
+                matrix = factor.expr if matrix is None else build.mul(matrix, factor.expr)
+            elif factor.axes == (1,):
+                columns = factor.expr if columns is None else build.mul(columns, factor.expr)
+            else:
+                rows = build.mul(rows, factor.expr)
+        columns = columns or build.node("const", (), (state.shape[1],), 1)
+        outer = build.node("matmul", (rows, build.transpose(columns)), state.shape)
+        part = outer if matrix is None else build.mul(outer, matrix)
+        total = part if total is None else build.add(total, part)
+    assert total is not None
+    return total
+
+
+def _transition(decay: tuple[Factor, ...], erases: list[LowRank]) -> str:
+    if erases:
+        return "low rank"
+    spread = {factor.axes for factor in decay}
+    if (0, 1) in spread:
+        return "elementwise"
+    if (0,) in spread and (1,) in spread:
+        return "diagonal (both sides)"
+    if (0,) in spread:
+        return "diagonal (rows)"
+    if (1,) in spread:
+        return "diagonal (columns)"
+    return "scalar" if spread else "identity"
+
+
+def _least(build: Builder, erases: list[LowRank]) -> list[LowRank]:
+    """The fewest pairs: terms that share a column add their rows, terms that share a row add their columns.
+
+    Terms are the edges of a bipartite graph of columns and rows; a minimum vertex cover is the rank.
+    """
+    import networkx as nx
+
+    graph: nx.Graph[tuple[str, int]] = nx.Graph()
+    for erase in erases:
+        graph.add_edge(("a", id(erase.a)), ("b", id(_bare(erase.b))))
+    columns = {node for node in graph if node[0] == "a"}
+    matching = nx.bipartite.hopcroft_karp_matching(graph, columns)
+    cover = nx.bipartite.to_vertex_cover(graph, matching, columns)
+    grouped: dict[tuple[str, int], list[LowRank]] = {}
+    for erase in erases:
+        column, row = ("a", id(erase.a)), ("b", id(_bare(erase.b)))
+        grouped.setdefault(column if column in cover else row, []).append(erase)
+    return [_joined(build, kind, group) for (kind, _), group in grouped.items()]
+
+
+def _bare(row: Expr) -> Expr:
+    """A row without its scalar factors and sign."""
+    while True:
+        if row.op == "neg":
+            row = row.args[0]
+        elif row.op == "mul" and not row.args[0].shape:
+            row = row.args[1]
+        elif row.op == "mul" and not row.args[1].shape:
+            row = row.args[0]
+        else:
+            return row
+
+
+def _scale(build: Builder, row: Expr) -> Expr:
+    """The scalar factors and sign of a row."""
+    scale = build.number(1)
+    while True:
+        if row.op == "neg":
+            scale, row = build.neg(scale), row.args[0]
+        elif row.op == "mul" and not row.args[0].shape:
+            scale, row = build.mul(scale, row.args[0]), row.args[1]
+        elif row.op == "mul" and not row.args[1].shape:
+            scale, row = build.mul(scale, row.args[1]), row.args[0]
+        else:
+            return scale
+
+
+def _joined(build: Builder, shared: str, group: list[LowRank]) -> LowRank:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    if shared == "a":
+        row = first.b
+        for erase in group[1:]:
+            row = build.add(row, erase.b)
+        return LowRank(first.axis, first.a, row)
+    column = build.mul(_scale(build, first.b), first.a)
+    for erase in group[1:]:
+        column = build.add(column, build.mul(_scale(build, erase.b), erase.a))
+    return LowRank(first.axis, column, _bare(first.b))
+
+
+def _mergeable(erases: list[LowRank], writes: list[Write]) -> bool:
+    """Whether every erase's column is, scalars aside, the column of exactly one write and there are no other writes."""
+    if len(erases) != len(writes):
+        return False
+    columns = [w.on((erases[0].axis,)) for w in writes]
+    return all(any(c is not None and c is e.a for c in columns) for e in erases)

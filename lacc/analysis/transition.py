@@ -1,0 +1,81 @@
+"""The canonical form of one recurrence: what the affine analysis finds, the builder lowers and the reports print.
+
+Notation: a state S with axes 0, 1 (rows K, columns V in the papers; a vector state has axis 0 only). One token does
+
+    S  <-  Π decays ⊙ S  +  Σ a (bᵀ S)  +  Σ Π parts          decays, a, b and parts hold no value of S
+
+Every factor is a typed `Expr` of shape () or of the axes it acts on, so it prints as the paper writes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lacc.spec.model import Expr
+
+Axes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """An S-free expression acting on ``axes`` of the state: () a scalar, (0,) rows, (1,) columns, (0, 1) each entry."""
+
+    axes: Axes
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """A rank-one term ``a (bᵀ S)`` that contracts ``axis`` of the state (0: left, an erase of rows; 1: right)."""
+
+    axis: int
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A term without S: the product of ``factors``, at most one per set of axes (`k vᵀ` is rows k times columns v)."""
+
+    factors: tuple[Factor, ...]
+
+    def on(self, axes: Axes) -> Expr | None:
+        """The factor on exactly these axes."""
+        return next((f.expr for f in self.factors if f.axes == axes), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a form does not exist: a sentence for the user and the expression it speaks of."""
+
+    reason: str
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """One component of the state graph in canonical form.
+
+    kind       "affine" | "maxplus" | "logsumexp" | "nonlinear" | "value" (no memory of itself)
+    transition the class, for affine ones: "identity", "scalar", "diagonal (rows)", "diagonal (columns)",
+               "diagonal (both sides)", "elementwise", "low rank", "dense", "coupled"
+    decays     factors whose product multiplies S entry by entry; empty for the identity
+    erases     low-rank terms; least in number
+    merged     the column of every erase is the column of a write, so both need one solve
+    obstacle   what keeps it from the chunk form, None where nothing does
+    """
+
+    states: tuple[str, ...]
+    direction: str
+    kind: str
+    transition: str
+    decays: tuple[Factor, ...] = ()
+    erases: tuple[LowRank, ...] = ()
+    writes: tuple[Write, ...] = ()
+    merged: bool = False
+    obstacle: Obstacle | None = None
+
+    @property
+    def rank(self) -> int:
+        """The rank of the transition's low-rank part."""
+        return len(self.erases)

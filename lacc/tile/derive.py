@@ -1,0 +1,212 @@
+"""A typed spec in, its tile programs out: every form that exists of it, and the reason for each that does not.
+
+    derived = derive(spec)
+    derived.passes      one program a pass over time, forward and backward (empty where there is no chunk form)
+    derived.token       the program of one token (None where the spec is not causal)
+    derived.modes       mode -> None, or the `Obstacle` that prevents it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from lacc.analysis.classify import recurrences
+from lacc.analysis.decay import decay_of
+from lacc.analysis.ranges import Ranges
+from lacc.analysis.stages import Stage, stages
+from lacc.analysis.transition import Obstacle, Recurrence
+from lacc.spec.model import Expr, Spec
+from lacc.tile.chunk import ChunkBuilder, Form
+from lacc.tile.grad import differentiate
+from lacc.tile.lower import Naming
+from lacc.tile.program import Program
+from lacc.tile.reads import CONTRACTING, reads
+from lacc.tile.token import TokenBuilder
+
+DIFFERENTIATED = ("input", "param", "state", "stored", "last")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass over time: forward gives outputs, "state:S" and "stored:x"; backward gives "KIND:name" for every load of
+    `DIFFERENTIATED` kinds, from ("cotangent", output or stored) and ("dstate", S)."""
+
+    stage: Stage
+    forward: Program
+    backward: Program
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token: as a pass, without a time axis."""
+
+    forward: Program
+    backward: Program
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """All programs of a spec."""
+
+    spec: Spec
+    recurrences: tuple[Recurrence, ...]
+    passes: tuple[Pass, ...]
+    token: Token | None
+    modes: dict[str, Obstacle | None]
+
+
+def derive(spec: Spec) -> Derived:
+    """Derives every form of ``spec``."""
+    found = recurrences(spec)
+    plan = stages(spec, tuple(name for r in found for name in r.states))
+    chunk_obstacle = _no_chunk(spec, found)
+    token_obstacle = _no_token(spec, plan)
+    naming = Naming(spec)
+    passes = () if chunk_obstacle else _passes(spec, found, plan, naming)
+    token = None
+    if token_obstacle is None:
+        by_name = {name: r for r in found for name in r.states}
+        token = Token(*_both(TokenBuilder(spec, by_name, naming).program()))
+    modes = {
+        "chunk": chunk_obstacle,
+        "parallel": chunk_obstacle,
+        "recurrent": token_obstacle,
+        "step": token_obstacle,
+    }
+    return Derived(spec, found, passes, token, modes)
+
+
+def _passes(
+    spec: Spec, found: tuple[Recurrence, ...], plan: tuple[Stage, ...], naming: Naming
+) -> tuple[Pass, ...]:
+    forms = _forms(spec, found)
+    builders: list[ChunkBuilder] = []
+    at = {name: n for n, stage in enumerate(plan) for name in stage.states}
+    for n, stage in enumerate(plan):
+        builders.append(
+            ChunkBuilder(spec, n, stage, forms, naming, lambda name: builders[at[name]])
+        )
+    for builder in reversed(builders):
+        builder.fill()
+    return tuple(Pass(b.stage, *_both(b.program())) for b in builders)
+
+
+def _both(forward: Program) -> tuple[Program, Program]:
+    seeds = {}
+    for out in forward.outs:
+        kind, _, name = out.rpartition(":")
+        seeds[out] = ("dstate", name) if kind == "state" else ("cotangent", out)
+    return forward, differentiate(
+        forward, seeds, DIFFERENTIATED, lambda kind, name: f"{kind}:{name}"
+    )
+
+
+def _no_chunk(spec: Spec, found: tuple[Recurrence, ...]) -> Obstacle | None:
+    """Why there is no chunk form."""
+    for recurrence in found:
+        if recurrence.obstacle is not None:
+            return recurrence.obstacle
+        if recurrence.rank > 1:
+            state = spec.state(recurrence.states[0])
+            return Obstacle("an erase of more than one rank, which has no chunk lowering yet", state.update)
+    forms = _forms(spec, found)
+    for name, form in forms.items():
+        if form.recurrence.erases and not form.contracted:
+            state = spec.state(name)
+            return Obstacle(f"{name} is read entry by entry, not through a product", state.update)
+    return _unlowered(spec)
+
+
+def _unlowered(spec: Spec) -> Obstacle | None:
+    """An expression that no tile program computes yet."""
+    for root in _roots(spec):
+        for node in root.walk():
+            if node.op in ("attend", "solve"):
+                return Obstacle(f"{node.op} has no lowering yet", node)
+            if node.op == "state":
+                name, when = node.value  # type: ignore[misc]
+                if when not in (0, "T") and spec.state(name).direction == "value":
+                    return Obstacle(f"the delayed value {name} has no lowering yet", node)
+    return None
+
+
+def _no_token(spec: Spec, plan: tuple[Stage, ...]) -> Obstacle | None:
+    """Why it cannot run token by token."""
+    for root in _roots(spec):
+        for node in root.walk():
+            if node.op == "T" and not node.args:
+                return Obstacle("it reads T, the length of the sequence", node)
+            if node.op == "state" and node.value[1] == "T":  # type: ignore[index]
+                return Obstacle(f"it reads {node.value[0]}[T], the last state", node)  # type: ignore[index]
+    for state in spec.states:
+        if state.direction == "backward":
+            return Obstacle(f"{state.name} runs backward in time", state.update)
+    return _unlowered(spec)
+
+
+def _roots(spec: Spec) -> Iterator[Expr]:
+    for state in spec.states:
+        yield state.update
+    for out in spec.outputs:
+        yield out.expr
+
+
+def _forms(spec: Spec, found: Iterable[Recurrence]) -> dict[str, Form]:
+    ranges = Ranges(spec)
+    affine = {r.states[0]: r for r in found if r.kind == "affine" and len(r.states) == 1}
+    shown = _shown(spec, affine)
+    return {
+        name: Form(
+            recurrence,
+            tuple(decay_of(factor, ranges) for factor in recurrence.decays),
+            name not in shown and _separable(recurrence),
+        )
+        for name, recurrence in affine.items()
+    }
+
+
+def _separable(recurrence: Recurrence) -> bool:
+    """Whether decays and writes are products of a factor per axis."""
+    factors = [*recurrence.decays, *(f for write in recurrence.writes for f in write.factors)]
+    return all(len(factor.axes) < 2 for factor in factors)
+
+
+def _shown(spec: Spec, affine: dict[str, Recurrence]) -> set[str]:
+    """States that something reads entry by entry."""
+    roots: list[Expr] = [out.expr for out in spec.outputs]
+    for state in spec.states:
+        if state.name in affine:
+            recurrence = affine[state.name]
+            roots += [f.expr for f in recurrence.decays]
+            roots += [f.expr for write in recurrence.writes for f in write.factors]
+            roots += [expr for erase in recurrence.erases for expr in (erase.a, erase.b)]
+        else:
+            roots.append(state.update)
+    shown: set[str] = set()
+    seen: set[int] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.op == "state":
+            name, when = node.value  # type: ignore[misc]
+            if when != "T" and name in affine:
+                shown.add(name)
+            if spec.state(name).direction == "value":
+                stack.append(spec.state(name).update)
+            continue
+        found = None
+        if node.op in CONTRACTING:
+            found = reads(node, lambda leaf: leaf.value[0] in affine and leaf.value[1] != "T")  # type: ignore[index]
+        if found is not None and any(read.product.state for read in found):
+            stack += [expr for read in found for expr in read.product.factors.values()]
+            roots += [expr for read in found for expr in read.product.factors.values()]
+        else:
+            stack += node.args
+    return shown
+
+
+

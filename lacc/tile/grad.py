@@ -1,0 +1,85 @@
+"""A tile program in, the program of its vector-Jacobian product out: one reverse walk over the rules of the op tables.
+
+Loads of the given kinds get cotangents; the cotangent of output ``x`` is loaded as ("cotangent", "x"), or ("dstate", "S") for
+the state that leaves as output ("state", "S").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from lacc.ir.ops import OPS
+from lacc.tile.ops import TILE_OPS
+from lacc.tile.program import Program, Tiles, ordered
+
+
+def differentiate(
+    program: Program,
+    seeds: dict[str, tuple[str, str]],
+    kinds: Iterable[str],
+    gradient_name: Callable[[str, str], str],
+) -> Program:
+    """The vjp. ``seeds``: output name -> (kind, name) of the load of its cotangent; an output without one counts as 0.
+
+    The result's outputs are ``gradient_name(kind, name)`` for each load of ``kinds`` that some seeded output depends on.
+    """
+    f = Tiles(program.sizes, program.body)
+    below_choice = _below_choice(program)
+    cotangents: dict[int, int] = {}
+
+    def add(n: int, ct: int | None) -> None:
+        if ct is not None:
+            extra = tuple(a for a in f.axes(ct) if a not in program.body[n].axes)
+            ct = f.expand(f.sum(ct, extra), program.body[n].axes)
+            cotangents[n] = f.ew("add", cotangents[n], ct) if n in cotangents else ct
+
+    for out, (kind, name) in seeds.items():
+        n = program.outs[out]
+        add(n, f.load(kind, name, program.body[n].axes))
+    wanted = _wanted(program, set(kinds))
+    for n in reversed(range(len(program.body))):
+        inst = program.body[n]
+        if n not in cotangents or not inst.ins or n not in wanted:
+            continue
+        f.line, f.guarded = inst.line, n in below_choice
+        ct = cotangents[n]
+        if inst.op in TILE_OPS:
+            rule = TILE_OPS[inst.op].grad
+            assert rule is not None, f"{inst.op} has no gradient rule"
+            pulled = rule(f, ct, n, inst.value, *inst.ins)
+        else:
+            rule = OPS[inst.op].grad
+            assert rule is not None, f"{inst.op} has no gradient rule"
+            pulled = rule(f, ct, n, *inst.ins)
+        for i, c in zip(inst.ins, pulled):
+            if i in wanted:
+                add(i, c)
+    outs = {}
+    for n, inst in enumerate(program.body):
+        if inst.op == "load" and inst.value[0] in set(kinds) and n in cotangents:  # type: ignore[index]
+            kind, name = inst.value  # type: ignore[misc]
+            outs[gradient_name(kind, name)] = cotangents[n]
+    assert all(ordered(i.axes) == i.axes for i in f.body)
+    return f.finish(outs)
+
+
+def _wanted(program: Program, kinds: set[str]) -> set[int]:
+    """Values that depend on a load of ``kinds``."""
+    wanted: set[int] = set()
+    for n, inst in enumerate(program.body):
+        loaded = inst.op == "load" and inst.value[0] in kinds  # type: ignore[index]
+        if loaded or any(i in wanted for i in inst.ins):
+            wanted.add(n)
+    return wanted
+
+
+def _below_choice(program: Program) -> set[int]:
+    """Values that reach an output through a branch of a ``where``: their cotangents may be 0 for not being chosen."""
+    below: set[int] = set()
+    for n in reversed(range(len(program.body))):
+        inst = program.body[n]
+        if inst.op == "where":
+            below.update(inst.ins[1:])
+        if n in below:
+            below.update(inst.ins)
+    return below

@@ -1,0 +1,264 @@
+"""Tile programs: a flat SSA list over tiles with named axes; built, printed and verified here.
+
+Notation: axis ``t`` is the token within a chunk, ``s`` the same tokens in the role of columns, other axes are dims of the
+spec (``K``, ``V``; a second axis of the same size is ``K2``). A value is a tile over a set of axes, per sequence, head and
+chunk. Products of tiles contract axes by name, so there are no transposes and no layouts in a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from lacc.ir.ops import OPS
+from lacc.spec.shapes import Size
+
+Axes = tuple[str, ...]
+TIME: Axes = ("t", "s")
+
+
+@dataclass(frozen=True, slots=True)
+class Inst:
+    """One instruction: value ``n`` of a program is what ``body[n]`` computes.
+
+    ``value`` is what the op needs besides tiles (see `lacc.tile.ops`), ``name`` a hint for emitted code and ``line`` the
+    line of the spec it comes from (0: none).
+    """
+
+    op: str
+    ins: tuple[int, ...]
+    value: object
+    axes: Axes
+    name: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """``body`` in order, ``outs`` by name, and the size of every axis but t and s."""
+
+    body: tuple[Inst, ...]
+    outs: Mapping[str, int]
+    sizes: Mapping[str, Size]
+
+    def loads(self, kind: str) -> dict[str, int]:
+        """Loaded values of one kind ("input", "param", "state", "last", "cotangent", "dstate"), by name."""
+        return {
+            i.value[1]: n  # type: ignore[index]
+            for n, i in enumerate(self.body)
+            if i.op == "load" and i.value[0] == kind  # type: ignore[index]
+        }
+
+    def __str__(self) -> str:
+        lines = []
+        for n, inst in enumerate(self.body):
+            ins = ", ".join(f"%{i}" for i in inst.ins)
+            value = "" if inst.value is None else f" {{{inst.value}}}"
+            name = f"  # {inst.name}" if inst.name else ""
+            lines.append(f"%{n}: [{' '.join(inst.axes)}] = {inst.op}({ins}){value}{name}")
+        lines.extend(f"out {name} = %{n}" for name, n in self.outs.items())
+        return "\n".join(lines)
+
+
+def ordered(axes: Iterable[str]) -> Axes:
+    """Axes without repeats, time first, the others in order of appearance."""
+    seen = dict.fromkeys(axes)
+    return (*(a for a in TIME if a in seen), *(a for a in seen if a not in TIME))
+
+
+class Tiles:
+    """Builds a program. Equal instructions are one value. Elementwise methods are the rows of the op table, so gradient
+    rules written for arrays build tiles here (``f.mul(ct, y)``, numbers for constants)."""
+
+    def __init__(self, sizes: Mapping[str, Size], body: Iterable[Inst] = ()) -> None:
+        self.sizes = dict(sizes)
+        self.body: list[Inst] = list(body)
+        self._known: dict[tuple[object, ...], int] = {}
+        for n, inst in enumerate(self.body):
+            self._known.setdefault(self._key(inst), n)
+        self.line = 0
+        self.guarded = False
+
+    @staticmethod
+    def _key(inst: Inst) -> tuple[object, ...]:
+        return (inst.op, inst.ins, type(inst.value), inst.value, inst.axes)
+
+    def emit(self, inst: Inst) -> int:
+        """The value of ``inst``, new or known."""
+        key = self._key(inst)
+        if key not in self._known:
+            self._known[key] = len(self.body)
+            self.body.append(inst if inst.line else replace(inst, line=self.line))
+        return self._known[key]
+
+    def axes(self, v: int) -> Axes:
+        """The axes of a value."""
+        return self.body[v].axes
+
+    def named(self, v: int, name: str) -> int:
+        """The same value, with a name for emitted code unless it has one."""
+        if not self.body[v].name and self.body[v].op != "const":
+            self.body[v] = replace(self.body[v], name=name)
+        return v
+
+    def finish(self, outs: Mapping[str, int]) -> Program:
+        """The program computing ``outs``, without what they do not need."""
+        return prune(Program(tuple(self.body), dict(outs), dict(self.sizes)))
+
+    # ---- leaves ----------------------------------------------------------------------------------------------
+
+    def load(self, kind: str, name: str, axes: Axes) -> int:
+        """What comes from outside, under ``name``."""
+        return self.emit(Inst("load", (), (kind, name), ordered(axes), name))
+
+    def const(self, value: float) -> int:
+        """A number."""
+        return self.emit(Inst("const", (), float(value), ()))
+
+    def size(self, size: Size) -> int:
+        """A size as a number."""
+        constant = size.constant
+        return self.const(constant) if constant is not None else self.emit(Inst("size", (), size, ()))
+
+    # ---- elementwise -----------------------------------------------------------------------------------------
+
+    def ew(self, op: str, *xs: int | float) -> int:
+        """An elementwise row of the op table; axes align by name."""
+        ins = tuple(x if isinstance(x, int) else self.const(x) for x in xs)
+        folded = self._identity(op, ins)
+        if folded is not None:
+            return folded
+        return self.emit(Inst(op, ins, None, ordered(a for i in ins for a in self.axes(i))))
+
+    def _identity(self, op: str, ins: tuple[int, ...]) -> int | None:
+        """x·1, x+0, --x and the like: the value they are."""
+        number = [self.body[i].value if self.body[i].op == "const" else None for i in ins]
+        match op, number:
+            case ("mul" | "div", [_, 1.0]) | ("add" | "sub", [_, 0.0]):
+                return ins[0]
+            case ("mul", [1.0, _]) | ("add", [0.0, _]):
+                return ins[1]
+            case ("mul", [-1.0, _]):
+                return self.ew("neg", ins[1])
+            case ("mul", [_, -1.0]):
+                return self.ew("neg", ins[0])
+            case ("mul", [float(a), float(b)]):
+                return self.const(a * b)
+            case ("mul", [0.0, _]) | ("mul", [_, 0.0]):
+                return self.expand(self.const(0.0), self.axes(ins[0]) + self.axes(ins[1]))
+            case ("add", [float(a), float(b)]):
+                return self.const(a + b)
+            case ("neg", [float(a)]):
+                return self.const(-a)
+        if op == "neg" and self.body[ins[0]].op == "neg":
+            return self.body[ins[0]].ins[0]
+        if op in ("mul", "add", "sub", "div"):
+            plain = tuple(self._unexpanded(i, ins[1 - n]) for n, i in enumerate(ins))
+            if plain != ins:
+                return self.ew(op, *plain)
+        return None
+
+    def _unexpanded(self, v: int, other: int) -> int:
+        """What ``v`` expands, where ``other`` has the axes anyway."""
+        inst = self.body[v]
+        if inst.op == "expand" and set(inst.axes) <= set(self.axes(other)) | set(self.axes(inst.ins[0])):
+            return inst.ins[0]
+        return v
+
+    def pull(self, ct: int, d: int | float) -> int:
+        """ct · d; below a choice (``guarded``) 0 wherever ct is 0, so that a branch not taken leaks no NaN."""
+        product = self.ew("mul", ct, d)
+        if self.guarded and isinstance(d, int) and self.body[d].op != "const":
+            return self.ew("where", self.ew("eq", ct, 0.0), 0.0, product)
+        return product
+
+    def __getattr__(self, op: str):  # type: ignore[no-untyped-def]
+        if op.startswith("_") or op not in OPS or OPS[op].kind not in ("elementwise", "compare"):
+            raise AttributeError(op)
+        return lambda *xs: self.ew(op, *xs)
+
+    # ---- axes ------------------------------------------------------------------------------------------------
+
+    def rename(self, v: int, names: Mapping[str, str]) -> int:
+        """The same tile with axes under other names (a change of role, no data moves)."""
+        names = {old: new for old, new in names.items() if old in self.axes(v) and old != new}
+        if not names:
+            return v
+        inst = self.body[v]
+        if inst.op == "rename":
+            first = dict(inst.value)  # type: ignore[call-overload]
+            inner = inst.ins[0]
+            joined = {a: names.get(first.get(a, a), first.get(a, a)) for a in self.axes(inner)}
+            return self.rename(inner, joined)
+        axes = tuple(names.get(a, a) for a in inst.axes)
+        return self.emit(Inst("rename", (v,), tuple(sorted(names.items())), ordered(axes)))
+
+    def expand(self, v: int, axes: Iterable[str]) -> int:
+        """Broadcast over the axes of ``axes`` that ``v`` lacks."""
+        more = tuple(a for a in ordered(axes) if a not in self.axes(v))
+        if not more:
+            return v
+        inst = self.body[v]
+        if inst.op == "expand":
+            return self.expand(inst.ins[0], (*inst.axes, *more))
+        return self.emit(Inst("expand", (v,), more, ordered((*self.axes(v), *more))))
+
+    def contract(self, a: int, b: int, over: Iterable[str]) -> int:
+        """Σ over axes of a · b; the other axes stay."""
+        over = tuple(x for x in ordered(over) if x in self.axes(a) or x in self.axes(b))
+        for x in over:
+            if x not in self.axes(a):
+                return self.contract(a, self.sum(b, (x,)), [o for o in over if o != x])
+            if x not in self.axes(b):
+                return self.contract(self.sum(a, (x,)), b, [o for o in over if o != x])
+        if not over:
+            return self.ew("mul", a, b)
+        axes = ordered(x for x in (*self.axes(a), *self.axes(b)) if x not in over)
+        return self.emit(Inst("contract", (a, b), over, axes))
+
+    def sum(self, v: int, over: Iterable[str]) -> int:
+        """Σ over axes; an axis that ``v`` lacks multiplies by nothing and must not be asked for."""
+        over = tuple(x for x in ordered(over) if x in self.axes(v))
+        if not over:
+            return v
+        return self.emit(Inst("sum", (v,), over, tuple(a for a in self.axes(v) if a not in over)))
+
+    def op(self, op: str, ins: tuple[int, ...], value: object = None) -> int:
+        """Any other row of `lacc.tile.ops`; its type rule gives the axes."""
+        from lacc.tile.ops import TILE_OPS
+
+        axes = TILE_OPS[op].axes(value, *(self.axes(i) for i in ins))
+        return self.emit(Inst(op, ins, value, ordered(axes)))
+
+
+def prune(program: Program) -> Program:
+    """The program without instructions that no output needs."""
+    live: set[int] = set()
+    stack = list(program.outs.values())
+    while stack:
+        n = stack.pop()
+        if n not in live:
+            live.add(n)
+            stack.extend(program.body[n].ins)
+    new = {n: k for k, n in enumerate(sorted(live))}
+    body = tuple(
+        replace(program.body[n], ins=tuple(new[i] for i in program.body[n].ins)) for n in sorted(live)
+    )
+    return Program(body, {name: new[n] for name, n in program.outs.items()}, program.sizes)
+
+
+def verify(program: Program) -> Program:
+    """The program itself, if it is well formed: operands come first, axes are those the type rules give."""
+    from lacc.tile.ops import TILE_OPS
+
+    for n, inst in enumerate(program.body):
+        assert all(i < n for i in inst.ins), f"%{n} uses a later value"
+        ins = [program.body[i].axes for i in inst.ins]
+        if inst.op in TILE_OPS:
+            expected = set(TILE_OPS[inst.op].axes(inst.value, *ins))
+            assert set(inst.axes) == expected, f"%{n} {inst.op}: axes {inst.axes}, not {expected}"
+        else:
+            assert inst.op in OPS, f"%{n}: no op {inst.op}"
+            assert set(inst.axes) == {a for axes in ins for a in axes}, f"%{n} {inst.op}: axes"
+        assert all(a in TIME or a in program.sizes for a in inst.axes), f"%{n}: an axis without size"
+    return program
