@@ -1,4 +1,4 @@
-"""From the text of a `.la` file come its syntax (`File`) and a diagnostic for every mistake in it."""
+"""From the text of a `.la` file come its syntax (`File`) and a diagnostic for each mistake."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Header = tuple[Name, tuple[Name, ...] | None]
 def grammar() -> Lark:
     """The LALR parser of `la.lark`, with one start for each thing that is parsed by itself."""
     text = (files("lacc.frontends") / "la.lark").read_text(encoding="utf-8")
-    starts = ["header", "statement", "annotation", "expr"]
+    starts = ["header", "statement", "annotation"]
     return Lark(
         text, parser="lalr", start=starts, propagate_positions=True, maybe_placeholders=True
     )
@@ -96,7 +96,7 @@ def parse(source: Source) -> tuple[File | None, list[Diagnostic]]:
 
 
 def parse_piece(piece: Piece, start: str) -> tuple[object | None, list[Diagnostic]]:
-    """What the grammar's ``start`` makes of one statement, None where it is wrong; what is wrong."""
+    """What ``start`` of the grammar makes of one statement, or None and what is wrong."""
     if piece.problem is not None:
         return None, [piece.problem]
     try:

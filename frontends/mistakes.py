@@ -51,7 +51,7 @@ CHARACTERS = {
     "≠": "a condition is one of < <= > >= ==",
     "!": "a condition is one of < <= > >= ==",
     "&": "conditions are nested: where(a, where(b, x, y), y)",
-    "|": "abs(x) is the absolute value; conditions are nested: where(a, x, where(b, x, y))",
+    "|": "write abs(x); conditions are nested: where(a, x, where(b, x, y))",
     "∞": "write inf",
     "√": "write sqrt(x)",
     "∑": "write sum(x)",
@@ -90,7 +90,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """Where a statement stopped parsing: its text ``before`` that place and from there (``rest``)."""
+    """Where a statement stopped parsing: its text ``before`` that place, the ``rest`` from it on."""
 
     statement: Span
     place: int

@@ -41,18 +41,18 @@ class Source:
 
     @staticmethod
     def read(path: Path, name: str | None = None) -> Source:
-        """The UTF-8 file at ``path``, its first `MAX_BYTES` and a little more at most.
+        """The UTF-8 file at ``path``.
 
-        Raises LaccError where it is not UTF-8, OSError where it cannot be read.
+        Raises LaccError where it is too large or not UTF-8, OSError where it cannot be read.
         """
         name = str(path) if name is None else name
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise LaccError([error("LA0102", None, what=name, limit=f"{MAX_BYTES} bytes")])
         try:
             return Source(name, data.decode())
         except UnicodeDecodeError as fault:
-            if len(data) > MAX_BYTES and fault.reason == "unexpected end of data":
-                return Source(name, data.decode(errors="ignore"))
             good = Source(name, data[: fault.start].decode())
             here = Span(good, len(good.text), len(good.text))
             raise LaccError([error("LA0101", here, byte=f"0x{data[fault.start]:02x}")]) from None
