@@ -46,8 +46,12 @@ def _rows() -> list[Function]:
         *(Function(name, "map", 1, 1, doc) for name, doc in maps.items()),
         Function("logaddexp", "map", 2, 2, "log(exp(a) + exp(b))"),
         Function("mod", "map", 2, 2, "a - b * floor(a / b)"),
-        Function("max", "fold", 1, None, "the larger, elementwise; of one argument the largest entry"),
-        Function("min", "fold", 1, None, "the smaller, elementwise; of one argument the least entry"),
+        Function(
+            "max", "fold", 1, None, "the larger, elementwise; of one argument the largest entry"
+        ),
+        Function(
+            "min", "fold", 1, None, "the smaller, elementwise; of one argument the least entry"
+        ),
         Function("sum", "reduce", 1, 1, "sum of all entries"),
         Function("mean", "reduce", 1, 1, "mean of all entries"),
         Function("rms", "reduce", 1, 1, "sqrt(mean(x * x))"),

@@ -13,7 +13,19 @@ from lacc.spec.model import LEVELS, Dim
 from lacc.spec.names import API_WORDS, RESERVED, ascii_spelling
 from lacc.spec.scope import ARGS, Scope, Symbol
 from lacc.spec.shapes import Shape, Size
-from lacc.spec.syntax import Declare, Define, Feature, File, Name, Node, Recur, Sized, Statement, Type, Use
+from lacc.spec.syntax import (
+    Declare,
+    Define,
+    Feature,
+    File,
+    Name,
+    Node,
+    Recur,
+    Sized,
+    Statement,
+    Type,
+    Use,
+)
 
 MAX_TERMS = 64
 MAX_POWER = 16
@@ -29,21 +41,24 @@ class Declarations:
     ) -> None:
         self.file = file
         self.report = report
-        self.scope = Scope()
+        self.scope = Scope(broken=file.broken)
         self.dims: dict[str, Dim] = {}
         self.values: dict[str, int] = {}
         self.consts: dict[str, float] = {}
         self.typer = Typer(self.scope, self.values, report)
         self.overrides = self._overrides(overrides)
-        outputs = {
-            name.text
-            for statement in file.statements
-            if isinstance(statement, Declare) and statement.role == "output"
-            for name in statement.names
-        }
+        outputs, states = (
+            {
+                name.text
+                for statement in file.statements
+                if isinstance(statement, Declare) and statement.role == role
+                for name in statement.names
+            }
+            for role in ("output", "state")
+        )
         for index, statement in enumerate(file.statements):
             self.scope.now = index
-            self._statement(index, statement, outputs)
+            self._statement(index, statement, outputs, states)
         self._spellings()
 
     def fault(self, code: str, span: Span | None, /, **values: object) -> None:
@@ -65,11 +80,13 @@ class Declarations:
         found: dict[str, float] = {}
         for key, value in given.items():
             name = key if key in known else by_ascii.get(key)
-            if name is None:
+            if name is None and key not in self.file.broken:
                 hint = suggest(key, [*known, *by_ascii])
                 if not hint:
                     hint = "it has " + (", ".join(f"`{n}`" for n in known) or "no dim and no const")
                 self.fault("LA0401", self.file.name.span, name=key, hint=hint)
+            elif name is None:
+                continue
             elif isinstance(value, bool) or not isinstance(value, int | float):
                 self.fault("LA0402", None, name=key, value=repr(value)[:60], want="a number")
             elif known[name] == "dim" and (value != value or math.isinf(value) or value != int(value)
@@ -83,7 +100,9 @@ class Declarations:
 
     # ---- statements --------------------------------------------------------------------------------
 
-    def _statement(self, index: int, statement: Statement, outputs: set[str]) -> None:
+    def _statement(
+        self, index: int, statement: Statement, outputs: set[str], states: set[str]
+    ) -> None:
         if isinstance(statement, Sized):
             for name, body in statement.items:
                 (self._dim if statement.kind == "dim" else self._const)(index, name, body)
@@ -94,9 +113,10 @@ class Declarations:
             if symbol is not None:
                 symbol.feature, symbol.home = statement, self.scope
         elif isinstance(statement, Define) and statement.name.text not in outputs:
-            self._symbol(index, statement.name, statement.role)
-        elif isinstance(statement, Use):
-            raise AssertionError("library features are merged before names are declared")
+            if statement.name.text in states:
+                self.fault("LA0205", statement.name.span, name=statement.name.text)
+            else:
+                self._symbol(index, statement.name, statement.role)
 
     def _symbol(self, index: int, name: Name, kind: str) -> Symbol | None:
         """Declares ``name``; None (and a fault) where it may not be declared."""
@@ -104,8 +124,10 @@ class Declarations:
         if text in RESERVED:
             self.fault("LA0203", name.span, name=text, why=f"`{text}` is {RESERVED[text]}")
             return None
-        if text in FUNCTIONS and kind != "feature":
-            self.fault("LA0203", name.span, name=text, why=f"`{text}` is a function of the language")
+        if text in FUNCTIONS:
+            self.fault(
+                "LA0203", name.span, name=text, why=f"`{text}` is a function of the language"
+            )
             return None
         if kind in ARGS and ascii_spelling(text) in API_WORDS:
             why = f"`{text}` is an argument of every compiled variant"
@@ -139,8 +161,9 @@ class Declarations:
             size = Size.of(name.text)
             value = int(override) if override is not None else value
         elif override is not None and override != value:
-            self.fault("LA0403", body.span, name=name.text, value=int(override), size=size,
-                       default=value)  # fmt: skip
+            self.fault(
+                "LA0403", body.span, name=name.text, value=int(override), size=size, default=value
+            )
         symbol.size = size
         self.values[name.text] = value
         self.dims[name.text] = Dim(name.text, value, size, pinned, name.span)
@@ -297,6 +320,8 @@ class Declarations:
 
 def _small(size: Size) -> bool:
     return len(size.terms) <= MAX_TERMS and all(
-        abs(c.numerator) <= MAX_SIZE and c.denominator <= MAX_SIZE and sum(p for _, p in m) <= MAX_POWER
+        abs(c.numerator) <= MAX_SIZE
+        and c.denominator <= MAX_SIZE
+        and sum(p for _, p in m) <= MAX_POWER
         for m, c in size.terms
     )

@@ -18,7 +18,7 @@ from lacc.spec.model import Expr, Interner
 from lacc.spec.names import RESERVED
 from lacc.spec.scope import ARGS, Scope, Symbol
 from lacc.spec.shapes import ONE, Shape, Size, show
-from lacc.spec.syntax import Node
+from lacc.spec.syntax import Feature, Node
 
 MAX_DEPTH = 400
 MAX_INLINE = 24
@@ -70,7 +70,15 @@ class Typer:
         typed = self._close(typed, shape)
         if typed.shape == shape or (scalar and not typed.shape):
             return self.settle(typed, node)
-        self.fault("LA0304", node.span, name=what, want=show(shape), got=show(typed.shape))
+        flipped = bool(typed.shape) and _flip(typed.shape) == shape
+        hint = (
+            "transpose it with .T"
+            if flipped
+            else f"make it {show(shape)}, or declare the shape it has"
+        )
+        self.fault(
+            "LA0304", node.span, name=what, want=show(shape), got=show(typed.shape), hint=hint
+        )
         return None
 
     def settle(self, typed: Expr, node: Node) -> Expr | None:
@@ -87,9 +95,42 @@ class Typer:
             self.fault("LA0222", node.span)
         return typed if isinstance(typed, Condition) else None
 
-    def fault(self, code: str, span: Span, /, *, notes: Sequence[Note] = (), **values: object) -> None:
+    def fault(
+        self, code: str, span: Span, /, *, notes: Sequence[Note] = (), **values: object
+    ) -> None:
         """Reports an error of the catalogue."""
         self.report(error(code, span, notes=notes, **values))
+
+    def names(self, feature: Feature) -> bool:
+        """Whether every name in a feature's body is known and called as it should be; faults where not."""
+        params = {param.text for param in feature.params}
+        reports: list[Diagnostic] = []
+        report, self.report = self.report, reports.append
+        stack = [feature.body]
+        while stack:
+            node = stack.pop()
+            stack.extend(reversed(node.args))
+            name = str(node.value[0] if isinstance(node.value, tuple) else node.value)
+            if name in params and node.op != "call":
+                continue
+            symbol = self.scope.symbols.get(name)
+            if node.op == "call":
+                self._callable(node, name)
+            elif node.op == "at" and symbol is not None and symbol.kind == "state":
+                self.fault("LA0233", node.span, name=feature.name.text, state=name)
+            elif node.op in ("name", "at") and name not in RESERVED:
+                self.lookup(name, node.span)
+        self.report = report
+        for fault in reports:
+            report(fault)
+        return not reports
+
+    def _callable(self, node: Node, name: str) -> None:
+        symbol = self.scope.symbols.get(name)
+        if symbol is not None and symbol.kind == "feature":
+            self.lookup(name, node.span)
+        elif name not in FUNCTIONS:
+            self._unknown_function(node, name, self.scope)
 
     # ---- the walk ----------------------------------------------------------------------------------
 
@@ -204,10 +245,13 @@ class Typer:
         symbol = scope.symbols.get(name)
         if symbol is None:
             known = [*scope.symbols, *RESERVED]
+            if name in scope.broken:
+                return None
             if name in FUNCTIONS:
                 self.fault("LA0218", span, name=name)
             else:
-                self.fault("LA0201", span, name=name, hint=suggest(name, known))
+                hint = suggest(name, known) or "declare or define it on an earlier line"
+                self.fault("LA0201", span, name=name, hint=hint)
             return None
         symbol.read = True
         if not scope.usable(symbol):
@@ -220,7 +264,9 @@ class Typer:
     def _at(self, node: Node, scope: Scope, local: Locals | None) -> Expr | None:
         name, base, shift = node.value  # type: ignore[misc]
         if local is not None and name in local:
-            self.fault("LA0206", node.span, why=f"`{name}` is an argument here, not a value in time")
+            self.fault(
+                "LA0206", node.span, why=f"`{name}` is an argument here, not a value in time"
+            )
             return None
         if name in RESERVED:
             self.fault("LA0206", node.span, why=f"`{name}` is {RESERVED[name]} and has no time")
@@ -253,7 +299,11 @@ class Typer:
         symbol = self.lookup(text[1:], span, scope)
         if symbol is None:
             return None
-        value = self.count(self.value_of(symbol, span), span) if symbol.kind in ("dim", "const") else None
+        value = (
+            self.count(self.value_of(symbol, span), span)
+            if symbol.kind in ("dim", "const")
+            else None
+        )
         if value is None:
             if symbol.kind not in ("dim", "const"):
                 self.fault("LA0206", span, why=f"`{symbol.name}` is not a dim or a const")
@@ -302,7 +352,9 @@ class Typer:
 
     def _differ(self, op: str, left: Shape, right: Shape, span: Span) -> None:
         sign = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}.get(op)
-        text = f"{show(left)} {sign} {show(right)}" if sign else f"{op}({show(left)}, {show(right)})"
+        text = (
+            f"{show(left)} {sign} {show(right)}" if sign else f"{op}({show(left)}, {show(right)})"
+        )
         if _flip(left) == right:
             hint = "transpose one side with .T"
         elif len(left) == len(right) and self._values(left) == self._values(right):
@@ -387,9 +439,7 @@ class Typer:
 
     # ---- calls -------------------------------------------------------------------------------------
 
-    def _call(
-        self, node: Node, args: list[Typed], scope: Scope, local: Locals | None
-    ) -> Typed:
+    def _call(self, node: Node, args: list[Typed], scope: Scope, local: Locals | None) -> Typed:
         name = str(node.value)
         symbol = scope.symbols.get(name)
         if symbol is not None and symbol.kind == "feature" and scope.usable(symbol):
@@ -432,9 +482,10 @@ class Typer:
             self.lookup(name, node.span, scope)
         elif symbol is not None or name in RESERVED:
             self.fault("LA0219", node.span, name=name)
-        else:
+        elif name not in scope.broken:
             features = [s.name for s in scope.symbols.values() if s.kind == "feature"]
             hint = suggest(name, [*FUNCTIONS, *features])
+            hint = hint or f"declare it, `feature {name}(x) = …`"
             self.fault("LA0220", node.span, name=name, hint=hint)
 
     def _arguments(
@@ -450,18 +501,20 @@ class Typer:
             key = str(child.value)
             if key not in function.keywords:
                 good = False
-                hint = suggest(key, function.keywords)
+                hint = suggest(key, function.keywords) or f"{function.doc}"
                 self.fault("LA0223", child.span, name=function.name, key=key, hint=hint)
             keywords[key] = self._value(arg, child)
-        if not self._counted(node, function.name, len(positional), function.least, function.most):
-            good = False
+        good &= self._counted(
+            node, function.name, len(positional), function.least, function.most, function.doc
+        )
         return (positional if good else None), keywords
 
-    def _counted(self, node: Node, name: str, got: int, least: int, most: int | None) -> bool:
+    def _counted(
+        self, node: Node, name: str, got: int, least: int, most: int | None, doc: str
+    ) -> bool:
         if got >= least and (most is None or got <= most):
             return True
-        want = str(least) if most == least else f"at least {least}"
-        doc = FUNCTIONS[name].doc if name in FUNCTIONS else ""
+        want = f"{'at least ' if most != least else ''}{least} argument{'s' if least > 1 else ''}"
         self.fault("LA0224", node.span, name=name, want=want, got=got, doc=doc)
         return False
 
@@ -493,11 +546,25 @@ class Typer:
         return result
 
     def _want(self, x: Expr, ranks: tuple[int, ...], what: str, span: Span) -> bool:
-        if len(x.shape) in ranks and not (ranks == (1,) and x.shape[0] == ONE and len(x.shape) == 2):
+        if len(x.shape) in ranks and not (
+            ranks == (1,) and x.shape[0] == ONE and len(x.shape) == 2
+        ):
             return True
         words = {0: "a scalar", 1: "a vector", 2: "a matrix"}
         want = " or ".join(words[rank] for rank in ranks)
-        hint = "transpose the row with .T" if len(x.shape) == 2 and x.shape[0] == ONE else ""
+        hint = f"{what} of {want}: write the entries that it needs as one"
+        if len(x.shape) == 2 and x.shape[0] == ONE:
+            hint = "a transposed vector is a row: leave out the .T"
+        elif what == "diag":
+            hint = (
+                "write α * I or α * S for a scalar α"
+                if not x.shape
+                else "a matrix is used as it is"
+            )
+        elif what == "outer":
+            hint = "write a @ b.T for columns a and b"
+        elif len(x.shape) == 2 and 1 in ranks:
+            hint = "vec(A) makes a column of a matrix"
         self.fault("LA0303", span, what=what, want=want, got=show(x.shape), hint=hint)
         return False
 
@@ -594,10 +661,12 @@ class Typer:
         for child in node.args:
             if child.op == "keyword":
                 key = str(child.value)
-                self.fault("LA0223", child.span, name=symbol.name, key=key, hint="")
+                hint = "write the value alone: arguments of a feature go by their order"
+                self.fault("LA0223", child.span, name=symbol.name, key=key, hint=hint)
                 return None
         want = len(feature.params)
-        if not self._counted(node, symbol.name, len(args), want, want):
+        written = f"it is declared as {symbol.name}({', '.join(p.text for p in feature.params)})"
+        if not self._counted(node, symbol.name, len(args), want, want, written):
             return None
         values = [self._value(arg, child) for arg, child in zip(args, node.args)]
         if None in values:

@@ -34,9 +34,10 @@ class Symbol:
 
 @dataclass(slots=True)
 class Scope:
-    """The names of one file; ``now`` is the statement being typed."""
+    """The names of one file; ``now`` is the statement being typed, ``broken`` are names in statements that did not parse."""
 
     symbols: dict[str, Symbol] = field(default_factory=dict)
+    broken: frozenset[str] = frozenset()
     now: int = 0
 
     def usable(self, symbol: Symbol) -> bool:

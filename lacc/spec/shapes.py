@@ -83,7 +83,9 @@ class Size:
         if not self.terms:
             return "0"
         parts = []
-        for monomial, coefficient in sorted(self.terms, key=lambda term: sum(p for _, p in term[0])):
+        for monomial, coefficient in sorted(
+            self.terms, key=lambda term: sum(p for _, p in term[0])
+        ):
             factors = [name if power == 1 else f"{name}**{power}" for name, power in monomial]
             if coefficient != 1 or not factors:
                 factors.insert(0, str(coefficient))
