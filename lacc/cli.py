@@ -133,14 +133,18 @@ def explain(
     """Say what the plan of a spec is and why, what a code means, or what a library name stands for."""
     from lacc import driver
 
-    if re.fullmatch(r"(?i)LA\d{4}", thing):
-        report.say(driver.explain_code(thing.upper()).rstrip("\n"))
-    elif Path(thing).is_file() or thing.endswith(".la"):
+    if Path(thing).is_file() or thing.endswith(".la"):
         with report.working(f"planning {thing}"):
             text = driver.explain_plan(_load(Path(thing), define), _shape(shape), dtype=dtype)
-        report.say(text.rstrip("\n"))
     else:
-        report.say(driver.explain_name(thing).rstrip("\n"))
+        try:
+            text = driver.explain(thing.upper() if thing[:2].upper() == "LA" else thing)
+        except KeyError:
+            raise typer.BadParameter(
+                f"{thing} is no spec, no code such as LA0301 and no library name such as "
+                "feature_maps.taylor2"
+            ) from None
+    report.say(text.rstrip("\n"))
 
 
 @app.command()
@@ -183,10 +187,15 @@ def run(
     loaded = _load(spec, define)
     arrays = None if input_ is None else _arrays(input_)
     with report.working(f"compiling {loaded.name} to {target}"):
-        kernel = driver.compile(loaded, target=target, mode=mode, chunk=chunk, dtype=dtype)
+        kernel = driver.compile(loaded, target, mode=mode, chunk=chunk, dtype=dtype)
     with report.working(f"running {loaded.name}"):
-        result = trial(kernel, arrays, _shape(shape), dtype=dtype, seed=seed)
-    report.say(str(result))
+        reference = None if target == "reference" else driver.compile(loaded, "reference")
+        try:
+            result = trial(kernel, reference, arrays, _shape(shape), dtype=dtype, seed=seed)
+        except (ValueError, TypeError) as problem:
+            raise typer.BadParameter(str(problem)) from None
+    report.say(f"{loaded.name} on {target}")
+    report.say(report.pairs(result.rows()))
 
 
 @app.command()

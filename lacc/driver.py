@@ -10,51 +10,150 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lacc.diagnostics import Diagnostic, LaccError, Source
+from lacc import diagnostics
+from lacc.diagnostics import Diagnostic, LaccError, Source, error, suggest
 from lacc.frontends.la import parse
+from lacc.spec import load as loading
 from lacc.spec.check import check
+from lacc.spec.load import Loader
+from lacc.spec.model import Spec
+from lacc.spec.syntax import File
 
 if TYPE_CHECKING:
-    from lacc.spec.model import Spec
-    from lacc.spec.syntax import File
+    from lacc.runtime.kernel import Kernel
 
-Given = "str | os.PathLike[str] | File | Spec"
+Given = str | os.PathLike[str] | File | Spec
+"""A spec as users give it: a path, source text (more than one line), what a frontend read, or a checked spec."""
 
 
 def load(
-    spec: str | os.PathLike[str],
+    given: Given,
     overrides: Mapping[str, float] | None = None,
     warnings: list[Diagnostic] | None = None,
 ) -> Spec:
-    """The checked spec of a path or of source text (a text has more than one line).
+    """The checked spec of a path or of source text (which has more than one line).
 
-    Warnings are added to ``warnings``. Raises LaccError with every problem of the file, OSError where there is no file.
+    ``overrides`` sets dims and consts by name. Warnings are added to ``warnings``. Raises LaccError with every problem of
+    the file, OSError where there is no file.
     """
-    source = _source(spec)
-    file, problems = parse(source)
-    if file is None or any(p.severity == "error" for p in problems):
-        problems += _checked_too(file, overrides)
-        raise LaccError(problems)
-    checked = check(file, overrides)
+    if isinstance(given, Spec):
+        if not overrides:
+            return given
+        given = given.file
+    problems: list[Diagnostic] = []
+    folder: Path | None = None
+    if isinstance(given, File):
+        file: File | None = given
+    else:
+        source, folder = _source(given)
+        file, problems = parse(source)
+    try:
+        checked = None if file is None else check(file, overrides, Loader(parse, folder))
+    except LaccError as more:
+        raise LaccError([*problems, *more.diagnostics]) from None
+    if checked is None or any(p.severity == "error" for p in problems):
+        raise LaccError([*problems, *(checked.warnings if checked else ())])
     if warnings is not None:
-        warnings += problems + checked.warnings
+        warnings += [*problems, *checked.warnings]
     return checked.spec
 
 
-def _checked_too(file: File | None, overrides: Mapping[str, float] | None) -> list[Diagnostic]:
-    """What the checker finds in the statements that did parse."""
-    if file is None:
-        return []
-    try:
-        return check(file, overrides).warnings
-    except LaccError as more:
-        return list(more.diagnostics)
+def _source(given: str | os.PathLike[str]) -> tuple[Source, Path | None]:
+    if isinstance(given, str) and "\n" in given:
+        return Source("<spec>", given), None
+    path = Path(given)
+    return Source.read(path), path.parent
 
 
-def _source(spec: str | os.PathLike[str]) -> Source:
-    if isinstance(spec, str) and "\n" in spec:
-        return Source("<spec>", spec)
-    return Source.read(Path(spec))
+def compile(
+    given: Given,
+    target: str = "numpy",
+    *,
+    dtype: str = "float32",
+    mode: str = "auto",
+    chunk: int | None = None,
+    **overrides: float,
+) -> Kernel:
+    """The kernel of a spec for one target.
+
+    ``overrides`` set dims and consts (``K=64``); a dim that is not set is taken from the arrays of each call. ``dtype`` is what
+    to plan for, ``mode`` and ``chunk`` what a call without them uses. Raises LaccError.
+    """
+    target_named(target)
+    spec = load(given, overrides)
+    return _reference(spec)
+
+
+def _reference(spec: Spec) -> Kernel:
+    """The token-by-token interpreter of ``spec`` as a kernel."""
+    from lacc.library import samplers
+    from lacc.runtime.contract import MODES
+    from lacc.runtime.kernel import Kernel, from_core
+    from lacc.runtime.oracle import reference
+    from lacc.runtime.signature import no_step, signature
+
+    why = "it runs token by token, as the spec says"
+    missing = {
+        mode: error("LA0703", None, target="reference", mode=mode, reason=why, hint="leave it out")
+        for mode in ("chunk", "parallel")
+    }
+    if reason := no_step(spec):
+        missing["step"] = error("LA0602", None, reason=reason)
+    seen = signature(spec, dict.fromkeys(MODES, ""))
+    draws = {name: partial(samplers.draw, name) for name in samplers.SAMPLERS}
+    functions = from_core(seen, reference(spec, draws))
+    return Kernel(spec, "reference", seen, functions, missing=missing, verify=lambda: None)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing to compile for. ``needs`` are the packages that running it takes."""
+
+    name: str
+    about: str
+    needs: tuple[str, ...] = ()
+
+    def missing(self) -> str:
+        """What this machine lacks to run it, "" where nothing."""
+        absent = [package for package in self.needs if find_spec(package) is None]
+        return f"needs {' and '.join(absent)}" if absent else ""
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("reference", "token by token in float64, the meaning of a spec"),
+        Target("numpy", "one file of NumPy: forward, vjp, step"),
+    )
+}
+
+
+def targets() -> dict[str, str]:
+    """Every target by name, and what this machine lacks to run it ("" where nothing)."""
+    return {target.name: target.missing() for target in TARGETS.values()}
+
+
+def target_named(name: str) -> Target:
+    """The target called ``name``. Raises LaccError where there is none or it cannot be used here."""
+    if name not in TARGETS:
+        hint = suggest(name, TARGETS) or f"the targets are {', '.join(TARGETS)}"
+        raise LaccError([error("LA0701", None, name=name, hint=hint)])
+    if missing := TARGETS[name].missing():
+        raise LaccError([error("LA0702", None, name=name, reason=missing)])
+    return TARGETS[name]
+
+
+def explain(name: str) -> str:
+    """The page of an error code, or the text of a library name. Raises KeyError where there is none."""
+    if name in diagnostics.codes():
+        return diagnostics.explain(name)
+    text = loading.explain(name, Loader(parse))
+    if text is None:
+        raise KeyError(name)
+    return text
