@@ -53,14 +53,11 @@ def load(
     else:
         source, folder = _source(given)
         file, problems = parse(source)
-    try:
-        checked = None if file is None else check(file, overrides, Loader(parse, folder))
-    except LaccError as more:
-        raise LaccError([*problems, *more.diagnostics]) from None
-    if checked is None or any(p.severity == "error" for p in problems):
-        raise LaccError([*problems, *(checked.warnings if checked else ())])
+    if file is None:
+        raise LaccError(problems)
+    checked = check(file, overrides, Loader(parse, folder), problems)
     if warnings is not None:
-        warnings += [*problems, *checked.warnings]
+        warnings += checked.warnings
     return checked.spec
 
 

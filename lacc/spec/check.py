@@ -10,7 +10,7 @@ each statement is typed in turn (`infer`), and last the rules that need the whol
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -40,14 +40,18 @@ class Checked:
 
 
 def check(
-    file: File, overrides: Mapping[str, float] | None = None, load: Loader | None = None
+    file: File,
+    overrides: Mapping[str, float] | None = None,
+    load: Loader | None = None,
+    problems: Sequence[Diagnostic] = (),
 ) -> Checked:
     """The typed spec of ``file``.
 
     ``overrides`` gives dims and consts another value, by name or ASCII spelling; ``load`` finds what the file extends and
-    uses. Raises LaccError with every diagnostic of the file where one of them is an error.
+    uses; ``problems`` is what the frontend reported. Raises LaccError with every diagnostic of the file, in the order of
+    its lines, where one of them is an error.
     """
-    diagnostics: list[Diagnostic] = []
+    diagnostics = list(problems)
     merged = merge(file, load, diagnostics.append)
     return _Check(merged, overrides or {}, diagnostics).result()
 
@@ -96,6 +100,7 @@ class _Check:
             )
         )
         found = _once(self.diagnostics)
+        found.sort(key=lambda d: d.span.start if d.span and d.span.source is self.file.source else -1)
         if any(d.severity == "error" for d in found):
             raise LaccError([d for d in found if d.severity == "error" or not self.file.broken])
         return Checked(self._spec(), found)
