@@ -21,7 +21,7 @@ from lacc.spec.shapes import show
 Array = np.ndarray[Any, Any]
 
 REGIMES = ("interior", "boundary", "strong", "weak", "reset")
-"""How arguments with a bound are drawn: inside; often at the bound; far from it (-20, -1000); next to
+"""How arguments with a bound are drawn: inside; often at it; far from it (-20, -1000); next to
 it (1e-4); with hard resets (-inf), where the spec reads a gate only through exp."""
 
 ANCHORS = (0.0, 1.0, -1.0, 0.5, -0.5, 0.1, -0.1, 2.0, -2.0, 10.0, -10.0, 100.0, -100.0)

@@ -1,0 +1,410 @@
+"""A kernel in one mode and a bench go in; what each line of the numerics contract finds comes out.
+
+A check yields a `Finding` for each quantity it compares. `CHECKS` is the list; a row of the report
+each. A check that does not apply (a split of what is not causal) yields nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from lacc.runtime.kernel import Kernel
+from lacc.verify.cases import (
+    Array,
+    Arrays,
+    Bench,
+    Case,
+    Quantities,
+    cut,
+    errors,
+    grows,
+    largest_error,
+    quantities,
+    rms_error,
+)
+
+EXACT = 1e-9
+"""float64, relative to max|reference|."""
+
+CHUNK = 8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One comparison: the error, its limit, and how to see it again. ``growth`` is the size of the
+    reference where that is beyond what can be compared."""
+
+    quantity: str
+    error: float
+    limit: float
+    case: str
+    growth: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.error <= self.limit) or self.growth > 0
+
+
+class KernelFault(Exception):
+    """What a kernel under test raised, in words."""
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A kernel under test: whatever it raises is its failure, a `KernelFault`."""
+
+    kernel: Kernel
+
+    def __call__(self, **arguments: Any) -> Any:
+        return self._try(self.kernel, arguments)
+
+    def step(self, **arguments: Any) -> Any:
+        return self._try(self.kernel.step, arguments)
+
+    def vjp(self, **arguments: Any) -> Any:
+        return self._try(self.kernel.vjp, arguments)
+
+    def _try(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        try:
+            return function(**arguments)
+        except Exception as fault:
+            raise KernelFault(f"{type(fault).__name__}: {fault}") from fault
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is verified: a kernel in one of its modes, or in mode "step"."""
+
+    bench: Bench
+    kernel: Guarded
+    mode: str
+    full: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"mode": self.mode} | ({"chunk": CHUNK} if self.mode == "chunk" else {})
+
+    def run(self, case: Case, arrays: Arrays | None = None) -> Quantities:
+        """The quantities that the kernel gives, token by token in mode "step"."""
+        arrays = self.bench.arrays(case) if arrays is None else arrays
+        if self.mode != "step":
+            return self.bench.run(self.kernel, case, arrays, self.options)
+        outputs, state = self.steps(arrays, self.bench.start(case), case.T)
+        return quantities(self.bench.spec, outputs, state)
+
+    def forward(self, arrays: Arrays, start: Any = None, **options: Any) -> tuple[Any, Any]:
+        """Outputs and state of whole sequences, in every mode but "step"."""
+        outputs, state = self.kernel(**arrays, initial_state=start, **self.options, **options)
+        return outputs, state
+
+    def steps(self, arrays: Arrays, state: Any, count: int) -> tuple[Any, Any]:
+        """Outputs and state, one token after another."""
+        spec = self.bench.spec
+        found = []
+        for t in range(count):
+            outputs, state = self.kernel.step(**cut(spec, arrays, t), state=state)
+            found.append(outputs)
+        if len(spec.outputs) == 1:
+            return np.stack(found, 1), state
+        return type(found[0])(*(np.stack(parts, 1) for parts in zip(*found))), state
+
+    def compare(
+        self, got: Quantities, truth: Quantities, case: Case, note: str = ""
+    ) -> Iterator[Finding]:
+        """A finding for each quantity that ``got`` has, in float64."""
+        growth = grows(truth)
+        known = truth if self.mode != "step" else {n: x for n, x in truth.items() if n in got}
+        said = f"{case}{', ' + note if note else ''}"
+        for name, error in errors(got, known, largest_error).items():
+            yield Finding(name, error, EXACT, said, growth)
+
+
+Check = Callable[[Subject], Iterator[Finding]]
+
+
+def lengths(subject: Subject) -> Iterator[Finding]:
+    """One token, two, around a chunk, several chunks and a rest."""
+    for T in (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 4 * CHUNK + 5):
+        if subject.mode != "step" or T in (1, 2, CHUNK + 1):
+            case = Case(T=T)
+            yield from subject.compare(subject.run(case), subject.bench.truth(case), case)
+
+
+def initial_states(subject: Subject) -> Iterator[Finding]:
+    """From a state that other tokens left, its gradient included."""
+    if subject.bench.reference.signature.no_initial:
+        return
+    for T in (1, CHUNK, 2 * CHUNK + 3):
+        case = Case(T=T, started=True, seed=1)
+        yield from subject.compare(subject.run(case), subject.bench.truth(case), case)
+
+
+def regime(name: str) -> Check:
+    """Arguments drawn in one of the regimes of `lacc.verify.inputs`."""
+
+    def check(subject: Subject) -> Iterator[Finding]:
+        for seed in range(4 if subject.full else 1):
+            case = Case(T=3 * CHUNK - 1, regime=name, seed=2 + seed)
+            interior = replace(case, regime="interior")
+            drawn, usual = subject.bench.arrays(case), subject.bench.arrays(interior)
+            if all(np.array_equal(drawn[n], usual[n]) for n in drawn):
+                return
+            yield from subject.compare(subject.run(case), subject.bench.truth(case), case)
+
+    return check
+
+
+def defaults(subject: Subject) -> Iterator[Finding]:
+    """Every optional argument left out, and each alone."""
+    names = [a.ascii for a in subject.bench.spec.args if a.default is not None]
+    for omit in [tuple(names), *((name,) for name in names if len(names) > 1)]:
+        if omit:
+            case = Case(T=CHUNK + 3, omit=omit, seed=3)
+            yield from subject.compare(subject.run(case), subject.bench.truth(case), case)
+
+
+def splits(subject: Subject) -> Iterator[Finding]:
+    """The sequence in two calls, the state (and its cotangent) carried."""
+    bench, kernel = subject.bench, subject.kernel
+    if not bench.causal or subject.mode == "step":
+        return
+    case = Case(T=2 * CHUNK + 3, seed=4)
+    arrays, truth = bench.arrays(case), bench.truth(case)
+    outputs, end = bench.reference(**arrays)
+    pulled, ends = bench.cotangents(case, outputs, end)
+    for p in (0, 1, CHUNK - 1, CHUNK, case.T - 1, case.T):
+        first, second = (
+            cut(bench.spec, arrays, slice(0, p)),
+            cut(bench.spec, arrays, slice(p, None)),
+        )
+        a, middle = subject.forward(first)
+        b, last = subject.forward(second, middle)
+        back = kernel.vjp(
+            **second,
+            cotangent=_part(pulled, slice(p, None)),
+            state_cotangent=ends,
+            initial_state=middle,
+            **subject.options,
+        )
+        carried = back.pop("initial_state")
+        front = kernel.vjp(
+            **first,
+            cotangent=_part(pulled, slice(0, p)),
+            state_cotangent=carried,
+            **subject.options,
+        )
+        got = quantities(bench.spec, _glue(a, b), last, _together(bench, front, back))
+        yield from subject.compare(got, truth, case, f"split at {p}")
+
+
+def packing(subject: Subject) -> Iterator[Finding]:
+    """``cu_seqlens`` with empty segments and one state for each, against segment by segment."""
+    bench = subject.bench
+    if subject.mode == "step":
+        return
+    ends = (0, 0, 5, 5, 5 + CHUNK, 2 * CHUNK + 3, 2 * CHUNK + 3)
+    started = not bench.reference.signature.no_initial
+    case = Case(T=ends[-1], B=1, seed=5)
+    arrays = bench.arrays(case)
+    first = bench.start(replace(case, started=started), len(ends) - 1)
+    options = subject.options | {"cu_seqlens": np.array(ends)}
+    got, (pulled, last) = _packed(bench, subject.kernel, case, arrays, first, options)
+    parts = []
+    for n, (start, stop) in enumerate(pairwise(ends)):
+        tokens, row = slice(start, stop), slice(n, n + 1)
+        piece = cut(bench.spec, arrays, tokens)
+        begin = None if first is None else type(first)(*(x[row] for x in first))
+        outputs, state = bench.reference(**piece, initial_state=begin)
+        gradients = bench.reference.vjp(
+            **piece,
+            cotangent=_part(pulled, tokens),
+            state_cotangent=_fit(last, state, row),
+            initial_state=begin,
+        )
+        parts.append(quantities(bench.spec, outputs, state, gradients))
+    truth = _assembled(bench, parts)
+    yield from subject.compare(got, truth, case, f"cu_seqlens={list(ends)}")
+
+
+def padding(subject: Subject) -> Iterator[Finding]:
+    """``valid`` with left, right and interior padding that holds NaN, and a row without a token,
+    against the rows without their invalid tokens."""
+    bench = subject.bench
+    if subject.mode == "step":
+        return
+    case = Case(T=CHUNK + 4, B=5, seed=6)
+    arrays = bench.arrays(case)
+    valid = np.ones((case.B, case.T), bool)
+    valid[0, :3] = valid[1, -4:] = valid[2, [1, 4, 5, CHUNK]] = valid[3] = False
+    dirty = dict(arrays)
+    for a in bench.spec.args:
+        if a.role == "input":
+            dirty[a.ascii] = arrays[a.ascii].copy()
+            dirty[a.ascii][~valid] = np.nan
+    options = subject.options | {"valid": valid}
+    got, (pulled, last) = _packed(bench, subject.kernel, case, dirty, None, options)
+    zero = {a.ascii for a in bench.spec.args if a.role == "input"}
+    spilt = [n for n in got if (n[2:] in zero or n in _names(bench)) and got[n][~valid].any()]
+    for name in spilt:
+        yield Finding(name, np.inf, 0.0, f"{case}, not 0 where invalid")
+    parts = []
+    for b in range(case.B):
+        tokens = np.flatnonzero(valid[b])
+        piece = cut(bench.spec, arrays, tokens, slice(b, b + 1))
+        outputs, state = bench.reference(**piece)
+        gradients = bench.reference.vjp(
+            **piece,
+            cotangent=_part(pulled, tokens, slice(b, b + 1)),
+            state_cotangent=_fit(last, state, slice(b, b + 1)),
+        )
+        parts.append(quantities(bench.spec, outputs, state, gradients))
+    for name in (n for n in got if n in _names(bench) or n[2:] in zero):
+        got[name] = got[name][valid][None]
+    yield from subject.compare(got, _assembled(bench, parts), case, "padded")
+
+
+def causality(subject: Subject) -> Iterator[Finding]:
+    """Outputs before p do not change by a bit when inputs from p on do."""
+    bench = subject.bench
+    if not bench.causal or subject.mode == "step":
+        return
+    inputs = {a.ascii for a in bench.spec.args if a.role == "input"}
+    for dtype in ("float64", "float32"):
+        for name in ("interior", "strong"):
+            case = Case(T=2 * CHUNK + 3, regime=name, dtype=dtype, seed=7)
+            arrays, other = bench.arrays(case), bench.arrays(replace(case, seed=8))
+            before = quantities(bench.spec, subject.forward(arrays)[0])
+            for p in (1, CHUNK - 1, CHUNK, CHUNK + 3, case.T - 1):
+                changed = dict(arrays)
+                for n in inputs & arrays.keys():
+                    changed[n] = np.concatenate([arrays[n][:, :p], other[n][:, p:]], 1)
+                after = quantities(bench.spec, subject.forward(changed)[0])
+                for n, y in before.items():
+                    same = np.array_equal(y[:, :p], after[n][:, :p], equal_nan=True)
+                    yield Finding(n, 0.0 if same else np.inf, 0.0, f"{case}, changed from {p}")
+
+
+def nothing(subject: Subject) -> Iterator[Finding]:
+    """No token, no batch row: empty outputs, the state as it started, zero gradients."""
+    for case in (Case(T=0, started=subject.bench.causal), Case(T=3, B=0), Case(T=0, B=0)):
+        if subject.mode != "step" or case.T:
+            yield from subject.compare(subject.run(case), subject.bench.truth(case), case)
+
+
+def single(subject: Subject) -> Iterator[Finding]:
+    """float32: 20 times the error of the recurrence in float32, or 1e-5."""
+    bench = subject.bench
+    for name in ("interior", "boundary", "strong", "weak"):
+        case = Case(T=3 * CHUNK - 1, regime=name, dtype="float32", seed=9)
+        arrays, truth = bench.arrays(case), bench.truth(case)
+        growth = grows(truth)
+        naive = errors(bench.run(bench.reference, case, arrays), truth, largest_error)
+        got = subject.run(case)
+        for quantity, error in errors(got, {n: truth[n] for n in got}, largest_error).items():
+            limit = max(1e-5, 20 * naive[quantity]) if np.isfinite(naive[quantity]) else np.inf
+            yield Finding(quantity, error, limit, str(case), growth)
+
+
+def half(subject: Subject) -> Iterator[Finding]:
+    """bfloat16: rms twice that of rounding the inputs, or 2⁻⁷ of the quantity's."""
+    bench = subject.bench
+    case = Case(T=3 * CHUNK - 1, dtype="bfloat16", seed=10)
+    truth = bench.truth(case)
+    exact = errors(truth, bench.truth(replace(case, dtype="float64")), rms_error)
+    got = subject.run(case)
+    for quantity, error in errors(got, {n: truth[n] for n in got}, rms_error).items():
+        yield Finding(quantity, error, max(2.0**-7, 2 * exact[quantity]), str(case), grows(truth))
+
+
+CHECKS: dict[str, Check] = {
+    "lengths": lengths,
+    "initial state": initial_states,
+    "bounds": regime("boundary"),
+    "strong gates": regime("strong"),
+    "weak gates": regime("weak"),
+    "hard resets": regime("reset"),
+    "defaults": defaults,
+    "split": splits,
+    "packed": packing,
+    "padded": padding,
+    "causal": causality,
+    "empty": nothing,
+    "float32": single,
+    "bfloat16": half,
+}
+
+
+def _names(bench: Bench) -> list[str]:
+    return [o.ascii for o in bench.spec.outputs]
+
+
+def _part(outputs: Any, tokens: Any, rows: Any = slice(None)) -> Any:
+    if isinstance(outputs, np.ndarray):
+        return outputs[rows][:, tokens]
+    return type(outputs)(*(x[rows][:, tokens] for x in outputs))
+
+
+def _glue(a: Any, b: Any) -> Any:
+    if isinstance(a, np.ndarray):
+        return np.concatenate([a, b], 1)
+    return type(a)(*(np.concatenate(pair, 1) for pair in zip(a, b)))
+
+
+def _together(bench: Bench, front: Arrays, back: Arrays) -> Arrays:
+    """Gradients of the whole from those of two parts."""
+    inputs = {a.ascii for a in bench.spec.args if a.role == "input"}
+    return {
+        n: np.concatenate([front[n], back[n]], 1) if n in inputs else front[n] + back[n]
+        for n in front
+    }
+
+
+def _fit(state: Any, like: Any, row: slice) -> Any:
+    """A row of a state, its growing windows cut to the length that they have in ``like``."""
+    rows = [x[row] for x in state]
+    return type(state)(
+        *(
+            x[:, :, x.shape[2] - y.shape[2] :] if x.shape != y.shape else x
+            for x, y in zip(rows, like)
+        )
+    )
+
+
+def _packed(
+    bench: Bench, kernel: Guarded, case: Case, arrays: Arrays, first: Any, options: dict[str, Any]
+) -> tuple[Quantities, tuple[Any, Any]]:
+    """The quantities of one call, and the cotangents it had."""
+    outputs, state = kernel(**arrays, initial_state=first, **options)
+    pulled, last = bench.cotangents(case, outputs, state)
+    gradients = kernel.vjp(
+        **arrays, cotangent=pulled, state_cotangent=last, initial_state=first, **options
+    )
+    return quantities(bench.spec, outputs, state, gradients), (pulled, last)
+
+
+def _assembled(bench: Bench, parts: list[Quantities]) -> Quantities:
+    """The quantities of all segments as those of one call."""
+    roles = {f"d {a.ascii}": a.role for a in bench.spec.args}
+    found: Quantities = {}
+    for name in parts[0]:
+        pieces: list[Array] = [part[name] for part in parts]
+        if name in _names(bench) or roles.get(name) == "input":
+            found[name] = np.concatenate(pieces, 1)
+        elif name in roles:
+            found[name] = np.sum(pieces, axis=0)
+        else:
+            longest = max((x.shape[2] for x in pieces if x.ndim > 2), default=0)
+            found[name] = np.concatenate([_longer(x, longest) for x in pieces])
+    return found
+
+
+def _longer(x: Array, length: int) -> Array:
+    """A growing window with zeros before its first token."""
+    if x.ndim < 3 or x.shape[2] == length:
+        return x
+    return np.pad(x, [(0, 0), (0, 0), (length - x.shape[2], 0)] + [(0, 0)] * (x.ndim - 3))

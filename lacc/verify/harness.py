@@ -1,0 +1,50 @@
+"""Kernels of a spec and its reference go in; a report of every check on every mode comes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from lacc.runtime.kernel import Kernel
+from lacc.verify.cases import Bench
+from lacc.verify.checks import CHECKS, Check, Finding, Guarded, KernelFault, Subject
+from lacc.verify.report import Cell, Report
+
+Progress = Callable[[int, int, str], None]
+
+
+def verify(
+    reference: Kernel,
+    kernels: Sequence[Kernel],
+    *,
+    full: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Every check on every mode of ``kernels``, against ``reference``, all of one spec.
+
+    ``full`` draws more. ``progress`` is called with checks done, their number and the next one.
+    """
+    bench = Bench(reference.spec, reference)
+    subjects = {
+        f"{kernel.target} {mode}": Subject(bench, Guarded(kernel), mode, full)
+        for kernel in kernels
+        for mode in (*kernel.modes, *(() if kernel.signature.no_step else ("step",)))
+    }
+    cells: dict[tuple[str, str], Cell] = {}
+    total = len(CHECKS) * len(subjects)
+    for row, check in CHECKS.items():
+        for column, subject in subjects.items():
+            if progress is not None:
+                progress(len(cells), total, f"{row}, {column}")
+            cells[row, column] = _cell(check, subject)
+    return Report(reference.spec.name, tuple(CHECKS), tuple(subjects), cells)
+
+
+def _cell(check: Check, subject: Subject) -> Cell:
+    """All that a check found; what the kernel raises is a finding too."""
+    findings: list[Finding] = []
+    try:
+        findings.extend(check(subject))
+    except KernelFault as fault:
+        findings.append(Finding("call", math.inf, 0.0, str(fault)))
+    return Cell.of(findings)
