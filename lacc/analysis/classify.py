@@ -37,7 +37,7 @@ def _component(spec: Spec, names: tuple[str, ...]) -> Recurrence:
     if direction == "value":
         return Recurrence(names, direction, "value", "none")
     try:
-        return _affine(state)
+        return affine_step(state)
     except NotAffine as refusal:
         kind = _tropical(state)
         obstacle = refusal.obstacle
@@ -72,7 +72,8 @@ def _holds(expr: Expr, state: str) -> bool:
     return any(n.op == "state" and n.value[0] == state for n in expr.walk())  # type: ignore[index]
 
 
-def _affine(state: State) -> Recurrence:
+def affine_step(state: State) -> Recurrence:
+    """The canonical form of one state's update. Raises NotAffine where it has none."""
     build = Builder(state.span)
     affine = Affine(build, lambda leaf: leaf.value[0] == state.name)  # type: ignore[index]
     free = affine.indices(state.update)
