@@ -9,9 +9,9 @@
 
 An annotation, or the text in the call of a role, is what a `.la` file has after the colon; before
 it may stand `param` or `buffer` (`u: "param [K] per head"`). Keyword-only arguments are dims where
-their value is an int, consts where it is a float. In the body, `gate(e)`, `normalizer(e)`, `dim(e)`,
-`const(e)`, `feature(lambda x: e)`, `state("[K, V]")`, `param("[K]")`, `buffer("[M, K]")` and
-`use(feature_maps.taylor2)` are the statements of that name.
+their value is an int, consts where it is a float. In the body, `gate(e)`, `normalizer(e)`,
+`dim(e)`, `const(e)`, `feature(lambda x: e)`, `state("[K, V]")`, `param("[K]")`, `buffer("[M, K]")`
+and `use(feature_maps.taylor2)` are the statements of that name.
 """
 
 from __future__ import annotations

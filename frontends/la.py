@@ -152,7 +152,7 @@ def _walk(statement: Statement) -> Iterator[Node]:
 
 def _declared(text: str) -> set[str]:
     """The names that a statement with a mistake in it may have meant to declare."""
-    head = re.split("[:=]", text, maxsplit=1)[0]
+    head = text if re.match("(dim|const)\\s", text) else re.split("[:=]", text, maxsplit=1)[0]
     words = re.findall(NAME, head) + re.findall(rf"{NAME}(?=\s*=)", text)
     return {unicodedata.normalize("NFKC", word) for word in words}
 

@@ -90,7 +90,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """Where a statement stopped parsing: its text ``before`` that place, the ``rest`` from it on."""
+    """Where a statement stopped parsing: its text ``before`` that place, the ``rest`` after."""
 
     statement: Span
     place: int
@@ -132,9 +132,8 @@ def explain_mistake(statement: Span, stop: UnexpectedInput, start: str) -> Diagn
     elif isinstance(stop, UnexpectedCharacters):
         expected = frozenset(stop.allowed)
     fault = _Fault(statement, place, expected)
-    if start == "header":
-        return _general(fault)
-    for rule in (_word, _sign, _transpose, _clause, _number, _left_side, _time, _type, _stray):
+    rules = (_word, _sign, _transpose, _clause, _number, _left_side, _time, _type, _stray)
+    for rule in (_transpose, _stray) if start == "header" else rules:
         if found := rule(fault):
             return found
     return _general(fault)
@@ -238,7 +237,9 @@ def _time(fault: _Fault) -> Diagnostic | None:
 def _type(fault: _Fault) -> Diagnostic | None:
     """A declaration without its `: [K]`, or without its role."""
     if found := fault.here(":", rf"^{NAME}\s*"):
-        hint = f"a declaration begins with its role: output {fault.statement.text}"
+        name = found.text.rstrip(": ")
+        role = f"{name} q" if name in STATEMENTS else f"output {name}"
+        hint = f"a declaration begins with its role and name: {role} : [K]"
         return error("LA0104", found, found="`:`", hint=hint)
     role = re.match(r"(input|param|buffer|state|output)\s", fault.statement.text)
     if role is None or re.search(r":\s*(scalar|\[\s*[^\s\[])", fault.before):

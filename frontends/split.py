@@ -19,7 +19,7 @@ ROLES = "use|dim|const|input|param|buffer|state|output|feature|gate|normalizer"
 
 _TOKEN = re.compile(
     r"(?P<newline>\r\n|\n|\r)|(?P<blank>[^\S\r\n]+)|(?P<comment>#[^\r\n]*)"
-    r"|(?P<open>[(\[])|(?P<close>[)\]])|(?P<infix>\*\*|<=|>=|==|[-+*/@⊙<>])|(?P<more>[,=])"
+    r"|(?P<open>[(\[])|(?P<close>[)\]])|(?P<infix>\*\*|<=|>=|==|[-+*/@⊙<>])|(?P<comma>,)|(?P<equal>=)"
     rf"|(?P<word>{NAME})|(?P<other>.)",
     re.DOTALL,
 )
@@ -49,7 +49,7 @@ def split(source: Source) -> tuple[list[Piece], list[tuple[str, str]]]:
     docs: list[str] = []
     brackets: list[Span] = []
     current: Piece | None = None
-    last = ""  # kind of the last token of the current statement
+    last = ""  # the kind of the last token of the current statement
     fresh = True  # no token on this line yet
 
     for found in _TOKEN.finditer(source.text, 1 if source.text.startswith("\ufeff") else 0):
@@ -90,13 +90,17 @@ def split(source: Source) -> tuple[list[Piece], list[tuple[str, str]]]:
 def _ends(text: str, found: re.Match[str], last: str, brackets: list[Span]) -> bool:
     """Whether the statement before ends where this first token of a line begins.
 
-    Inside brackets it does not, unless a new statement evidently starts: a bracket was left open.
+    Inside brackets and after an operator it does not, unless a new statement evidently starts there:
+    then something was left open.
     """
-    if found.lastgroup == "infix" or last in ("infix", "more"):
-        return bool(brackets and _STATEMENT.match(text, found.start()))
-    if not brackets or _STATEMENT.match(text, found.start()):
+    if _STATEMENT.match(text, found.start()):
         return True
-    return last != "open" and _EQUATION.match(text, found.start()) is not None
+    if found.lastgroup == "infix":
+        return False
+    equation = _EQUATION.match(text, found.start()) is not None
+    if brackets:  # there, `NAME =` may be a keyword argument
+        return equation and last not in ("open", "comma")
+    return equation if last in ("infix", "equal") else last != "comma"
 
 
 def _unclosed(opened: Span) -> Diagnostic:

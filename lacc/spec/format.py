@@ -188,8 +188,15 @@ def _node(node: Node) -> Text:
             for sign, arg in zip(signs, args[1:]):
                 parts += [str(sign), _bracket(arg, SUM)]
             return " ".join(parts), COMPARE
+        case "number", int() | float() as number:
+            return _number(number), ATOM
         case _:
             return str(node.value), ATOM
+
+
+def _number(number: int | float) -> str:
+    """The shortest text of a number: 64, 0.5, 1e-6."""
+    return repr(number).replace("e-0", "e-").replace("e+", "e").removesuffix(".0")
 
 
 def _shift(shift: object) -> str:
@@ -207,7 +214,7 @@ def _typed(expr: Expr, texts: Mapping[Expr, Text]) -> Text:
     plain = [text for text, _ in args]
     match expr.op, expr.value:
         case "const", int() | float() as number:
-            return str(number).removesuffix(".0"), SIGN if number < 0 else ATOM
+            return _number(number), SIGN if number < 0 else ATOM
         case "size", Size() as size:
             text = str(size)
             return text, SUM if " + " in text else ATOM if text.isidentifier() else PRODUCT
