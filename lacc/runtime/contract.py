@@ -21,8 +21,8 @@ as an input does. They may be read-only views of any strides. An omitted optiona
 before), None for a state that starts as declared. Outputs are [B, T, H, *axes]; ``final`` has every
 field, shaped as in ``state``; both are fresh arrays. Cotangents have the shapes of outputs and of
 states, None for zero. ``gradients`` has an entry for each input and param that is not None, shaped
-as in ``x``; ``initial`` one for each field of ``state`` that is an array, except position. B, T and
-H may be 0; after no token the final state is the initial one.
+as in ``x``; ``initial`` one for each field of ``state`` that is an array, except position. B and T
+may be 0; after no token the final state is the initial one.
 """
 
 from __future__ import annotations
@@ -151,22 +151,6 @@ def record(name: str, fields: tuple[str, ...]) -> Any:
     return namedtuple(name, fields)
 
 
-def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arrays:
-    """Arguments by name from those of a call; TypeError for too many, unknown or doubled ones."""
-    names = [a.name for a in signature.arguments]
-    takes = f"{signature.name} takes {', '.join(names)}"
-    if len(args) > len(names):
-        raise TypeError(f"{takes}: expected at most {len(names)} arguments, got {len(args)}")
-    bound = dict(zip(names, args))
-    for name, x in kwargs.items():
-        if name not in names:
-            raise TypeError(f"{takes}: no argument is called {name!r}")
-        if name in bound:
-            raise TypeError(f"{name}: given twice, by position and by name")
-        bound[name] = x
-    return bound
-
-
 class _Call:
     """One public call. The constructor checks everything, before a core runs."""
 
@@ -209,7 +193,7 @@ class _Call:
             raise TypeError(f"{self.signature.name}: no input was given")
         heads = self.sizes.setdefault("#H", self.sizes.get("#G", 1))
         groups = self.sizes.setdefault("#G", 1)
-        if heads and (groups < 1 or heads % groups):
+        if heads % groups:
             raise ValueError(f"{self.source['#G']}: G = {groups} does not divide H = {heads}")
         self.sizes = {"#T": 1, "#N": self.sizes["#B"], **self.signature.dims, **self.sizes}
         return x
@@ -228,8 +212,9 @@ class _Call:
             for n in unknown:  # of K in 1 + K*K, the number that fits
                 fits = (i for i in range(size + 1) if _size(axis, {**sizes, n: i}) == size)
                 sizes[n], self.source[n] = next(fits, 0), name
-                if sizes[n] < 1 and n[0] != "#":
-                    raise ValueError(f"{name}: {n} >= 1 does not fit {_text(*axes)} = {x.shape}")
+                if sizes[n] < 1 and n not in ("#B", "#T"):
+                    least = f"{n.lstrip('#')} >= 1"
+                    raise ValueError(f"{name}: {least} does not fit {_text(*axes)} = {x.shape}")
             if _size(axis, sizes) != size:
                 known = [
                     f"{n.lstrip('#')} = {sizes[n]} from {self.source.get(n, 'the call')}"
@@ -243,6 +228,8 @@ class _Call:
         self.mode, self.chunk = _mode(self.signature, mode, chunk)
         if cu_seqlens is not None or valid is not None:
             found = list(_segments(self.sizes["#B"], self.sizes["#T"], cu_seqlens, valid))
+            if cu_seqlens is None and np.all(valid):
+                return
             self.sizes["#N"] = len(found)
             nothing = slice(0, 0)
             self.segments = found or [(nothing, nothing, nothing)]
@@ -294,16 +281,12 @@ class _Call:
             else:
                 x = self.zeros(s, self.dtype) if x is None else _cast(x, self.dtype)
                 self.state[s.name] = self.spread(s, x, 1)
-
         for a in self.signature.arguments:
             if a.level == "position" and self.x[a.name] is not None:
-                reads = [p for _, tokens, n in self.segments for p in self.last(tokens, n)]
-                if max(reads, default=0) > (rows := len(self.x[a.name])):
-                    raise ValueError(f"{a.name}: expected at least {max(reads)} rows, got {rows}")
-
-    def last(self, tokens: Any, n: slice) -> list[int]:
-        """The positions that the states ``n`` have after their tokens."""
-        return [int(p) + _count(tokens) for p in self.state["position"][n]]
+                seen = self.state["position"]
+                ends = [int(p) + _count(t) for _, t, n in self.segments for p in seen[n]]
+                if (rows := len(self.x[a.name])) < max(ends, default=0):
+                    raise ValueError(f"{a.name}: expected at least {max(ends)} rows, got {rows}")
 
     def zeros(self, value: Value, dtype: Any) -> Array:
         """Zeros in the shape that a caller sees."""
@@ -313,30 +296,35 @@ class _Call:
         """``x`` repeated to all heads, the ``axis`` of the result; a view unless 1 < G < H."""
         if value.level in ("layer", "position"):
             x = np.expand_dims(x, axis)
-        heads, copies = self.sizes["#H"], x.shape[axis]
-        if 1 < copies < heads:
-            return np.repeat(x, heads // copies, axis)
-        return np.broadcast_to(x, (*x.shape[:axis], heads, *x.shape[axis + 1 :]))
+        if x.shape[axis] > 1:
+            return np.repeat(x, self.copies(value), axis) if self.copies(value) > 1 else x
+        return np.broadcast_to(x, (*x.shape[:axis], self.sizes["#H"], *x.shape[axis + 1 :]))
 
-    def gather(self, value: Value, x: Array, axis: int, total: bool = False) -> Array:
-        """From heads back to the level of ``value``: the sum of the copies, or the first one."""
+    def copies(self, value: Value) -> int:
+        """How many heads share one entry of ``value``."""
+        heads = self.sizes["#H"]
+        return {"head": 1, "group": heads // self.sizes["#G"]}.get(value.level, heads)
+
+    def firsts(self, value: Value, axis: int) -> tuple[Any, ...]:
+        """The index of the first copy of each entry of ``value``, the heads being ``axis``."""
+        each = slice(None, None, self.copies(value)) if value.level in ("head", "group") else 0
+        return (*(slice(None),) * axis, each)
+
+    def total(self, value: Value, x: Array, axis: int) -> Array:
+        """The sum of the copies, back at the level of ``value``."""
         if value.level == "head":
             return x
-        groups = self.sizes["#G"] if value.level == "group" else 1
-        copies = x.shape[axis] // groups
-        x = x.reshape(*x.shape[:axis], groups, copies, *x.shape[axis + 1 :])
-        x = x.sum(axis + 1) if total else x.take(0, axis + 1)
+        x = np.add.reduceat(x, range(0, self.sizes["#H"], self.copies(value)), axis)
         return x if value.level == "group" else x.squeeze(axis)
 
     def first(self, value: Value, x: Array, axis: int) -> Array:
-        """The transpose of taking the first copy: ``x`` in it, zeros in the other copies."""
+        """``x`` in the first copy and zeros in the others: the transpose of taking the first."""
         if value.level == "head":
             return x
-        x = x if value.level == "group" else np.expand_dims(x, axis)
-        heads = self.sizes["#H"]
-        full = np.zeros((*x.shape[:axis], heads, *x.shape[axis + 1 :]), x.dtype)
-        full[(slice(None),) * axis + (slice(None, None, heads // x.shape[axis]),)] = x
-        return full
+        lead = x.shape[:axis]
+        full = np.zeros((*lead, self.sizes["#H"], *x.shape[axis + (value.level == "group") :]))
+        full[self.firsts(value, axis)] = x
+        return full.astype(x.dtype)
 
     def runs(self) -> Iterator[tuple[tuple[Any, ...], slice, Arrays, Arrays, Run]]:
         """For each segment: its place in [B, T], its states, and what the core gets."""
@@ -384,13 +372,15 @@ class _Call:
 
     def results(self, function: Callable[..., tuple[Arrays, Arrays]], state_dtype: Any) -> Any:
         """Runs forward or step of the core over all segments: public outputs and state."""
+        if state_dtype is not None and np.dtype(state_dtype).name not in FLOATS:
+            raise TypeError(f"state_dtype: expected {', '.join(FLOATS)}, got {state_dtype}")
         outputs: Arrays = {}
         finals: list[Arrays] = []
         for place, _, x, state, run in self.runs():
             produced, final = function(x, state, run)
             finals.append(final)
             for o in self.signature.outputs:
-                y = self.gather(o, produced[o.name], len(place))
+                y = produced[o.name][self.firsts(o, len(place))]
                 self.put(outputs, o, place, y, self.out_dtype)
         fields = []
         for s in self.signature.states:
@@ -398,7 +388,7 @@ class _Call:
             if s.role == "position":
                 fields.append(y)
             else:
-                fields.append(_cast(self.gather(s, y, 1), state_dtype or self.dtype))
+                fields.append(_cast(y[self.firsts(s, 1)], state_dtype or self.dtype))
         names = tuple(o.name for o in self.signature.outputs)
         several = record(f"{self.signature.name}_outputs", names)
         first = outputs[names[0]] if len(names) == 1 else several(*(outputs[n] for n in names))
@@ -588,17 +578,17 @@ def vjp(
         for a in wanted:
             g = gradients[a.name]
             if a.role == "input":
-                g = call.gather(a, g, 2, total=True)
+                g = call.total(a, g, 2)
                 call.put(found, a, place, g, call.x[a.name].dtype)
             elif a.level == "position":
                 found.setdefault(a.name, np.zeros(call.x[a.name].shape, call.dtype))
                 np.add.at(found[a.name], call.positions(state, run.T), g.sum(2))
             else:
-                found[a.name] = call.gather(a, g, 0, total=True) + found.get(a.name, 0)
+                found[a.name] = call.total(a, g, 0) + found.get(a.name, 0)
     result = {a.name: _cast(found[a.name], call.x[a.name].dtype) for a in wanted}
     if initial_state is not None:
         result["initial_state"] = call.state_record(
-            call.gather(s, np.concatenate(initial[s.name]), 1, total=True)
+            call.total(s, np.concatenate(initial[s.name]), 1)
             if s.name in call.given and s.role != "position"
             else call.zeros(s, call.dtype)
             for s in signature.states

@@ -6,13 +6,13 @@ import hashlib
 import linecache
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from lacc.diagnostics import Diagnostic, LaccError
 from lacc.runtime import contract
-from lacc.runtime.contract import Core, Signature
+from lacc.runtime.contract import Arrays, Core, Signature
 from lacc.spec.model import Spec
 
 
@@ -86,7 +86,7 @@ class Kernel:
         """The arguments of the variant by name, and the keywords of the API."""
         options = {name: x for name, x in kwargs.items() if name in OPTIONS}
         named = {name: x for name, x in kwargs.items() if name not in OPTIONS}
-        return contract.bind(self.signature, args, named), options
+        return bind(self.signature, args, named), options
 
     def _moded(self, options: dict[str, Any]) -> dict[str, Any]:
         if options.get("mode") is None and options.get("chunk") is None:
@@ -117,6 +117,22 @@ OPTIONS = (
     "cotangent",
     "state_cotangent",
 )
+
+
+def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arrays:
+    """Arguments by name from those of a call; TypeError for too many, unknown or doubled ones."""
+    names = [a.name for a in signature.arguments]
+    takes = f"{signature.name} takes {', '.join(names)}"
+    if len(args) > len(names):
+        raise TypeError(f"{takes}: expected at most {len(names)} arguments, got {len(args)}")
+    bound = dict(zip(names, args))
+    for name, x in kwargs.items():
+        if name not in names:
+            raise TypeError(f"{takes}: no argument is called {name!r}")
+        if name in bound:
+            raise TypeError(f"{name}: given twice, by position and by name")
+        bound[name] = x
+    return bound
 
 
 def from_core(
