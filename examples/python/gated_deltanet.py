@@ -1,7 +1,5 @@
 """Gated DeltaNet as a decorated function: the twin of ``examples/gated_deltanet.la``."""
 
-from __future__ import annotations
-
 import lacc
 
 
@@ -19,5 +17,5 @@ def gated_deltanet(
     """Gated DeltaNet. Yang, Kautz, Hatamizadeh 2025, arXiv:2412.06464."""
     α = gate(exp(g))
     S = state("[K, V]")
-    S[t] = α * (I - β * k @ k.T) @ S[t-1] + β * k @ v.T
+    S[t] = α * (I - β * k @ k.T) @ S[t - 1] + β * k @ v.T
     return K**-0.5 * S[t].T @ q
