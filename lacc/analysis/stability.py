@@ -1,0 +1,305 @@
+"""A recurrence and its promises in, a verdict out: the state cannot grow, may grow (with an input that does it), or neither.
+
+What is proven is that one token's transition has norm at most 1: every decay in [-1, 1]; an erase `D - η u uᵀ` by its
+eigenvalues, for `I - β k kᵀ` exactly `|1 - β|k|²| <= 1`; a product of steps (several assignments a token, a decay before or
+after an erase) by the product of their norms. The steps are found in the update itself: an expression that every path from
+the state to its new value runs through is where one step ends and the next begins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from lacc.analysis.affine import NotAffine
+from lacc.analysis.algebra import Mono, Poly, add, number, times
+from lacc.analysis.classify import affine_step
+from lacc.analysis.interval import Interval
+from lacc.analysis.probe import Growth, growth
+from lacc.analysis.ranges import Ranges
+from lacc.analysis.transition import Factor, LowRank, Recurrence
+from lacc.diagnostics import Diagnostic, warning
+from lacc.ir.build import Builder
+from lacc.spec.format import show
+from lacc.spec.model import Expr, Spec, State
+
+_SLACK = 1e-9
+_STEPS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """``verdict`` is "proved" (no token can enlarge the state), "may grow" (``witness`` does it and keeps the promises) or
+    "not proved". ``why`` is a sentence; ``help`` the promise that would do, "" where none is known."""
+
+    verdict: str
+    why: str
+    witness: Growth | None = None
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    """A bound of the norm of a step, and what it rests on."""
+
+    bound: float
+    because: tuple[str, ...]
+
+
+def stability(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Stability:
+    """The verdict on one recurrence."""
+    match recurrence.kind:
+        case "value":
+            return Stability("proved", "it has no memory of its own")
+        case "maxplus" | "logsumexp":
+            return Stability("proved", "a difference between two states is never enlarged")
+        case "nonlinear":
+            return Stability("not proved", "the update is not linear in the state")
+    norm = _proof(spec, recurrence, ranges)
+    if norm is not None and norm.bound <= 1 + _SLACK:
+        return Stability("proved", "; ".join(norm.because) or "nothing multiplies the state")
+    found = growth(spec, recurrence, ranges)
+    if found is None:
+        return Stability("not proved", "the promises bound no step that could enlarge the state")
+    inputs = ", ".join(map(str, found.settings))
+    factor = f"{found.factor:.3g}"
+    why = f"{inputs} multiplies it by up to {factor} every token"
+    return Stability("may grow", why, found, _missing_promise(spec, recurrence, ranges))
+
+
+def stability_warning(spec: Spec, recurrence: Recurrence, verdict: Stability) -> Diagnostic | None:
+    """LA0501 where the promises allow growth."""
+    if verdict.witness is None:
+        return None
+    culprit = spec.state(recurrence.states[0])
+    inputs = ", ".join(map(str, verdict.witness.settings)) or "any input"
+    return warning(
+        "LA0501",
+        culprit.update.span,
+        state=" and ".join(recurrence.states),
+        inputs=inputs,
+        factor=f"{verdict.witness.factor:.3g}",
+        help=verdict.help,
+    )
+
+
+# ---- proofs ----------------------------------------------------------------------------------------
+
+
+def _proof(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> _Norm | None:
+    """A bound of the transition's norm: of its canonical form, or of the steps that its update is made of."""
+    if len(recurrence.states) > 1:
+        return None
+    whole = _step_norm(recurrence, ranges)
+    if whole is not None and whole.bound <= 1 + _SLACK:
+        return whole
+    return _chain(spec.state(recurrence.states[0]), ranges) or whole
+
+
+def _chain(state: State, ranges: Ranges) -> _Norm | None:
+    """The least product of norms over ways to cut the update into steps."""
+    cuts = [node for node in _cuts(state) if node.shape == state.shape]
+    if not cuts or len(cuts) > _STEPS:
+        return None
+    best: list[_Norm | None] = [_Norm(1.0, ())]
+    for end in range(1, len(cuts)):
+        best.append(None)
+        for start in range(end):
+            before = best[start]
+            if before is None:
+                continue
+            step = _norm_between(state, cuts[start], cuts[end], ranges)
+            if step is None:
+                continue
+            bound = before.bound * step.bound
+            known = best[end]
+            if known is None or bound < known.bound:
+                best[end] = _Norm(bound, tuple(dict.fromkeys(before.because + step.because)))
+    return best[-1]
+
+
+def _cuts(state: State) -> list[Expr]:
+    """The nodes that every path from the state to its update runs through, in order: those with all the paths."""
+    nodes = list(state.update.walk())
+    leaves = {id(n) for n in nodes if n.op == "state" and n.value[0] == state.name}  # type: ignore[index]
+    if len(leaves) != 1:
+        return []
+    below: dict[int, int] = {}
+    for node in nodes:
+        paths = sum(below[id(arg)] for arg in node.args)
+        below[id(node)] = 1 if id(node) in leaves else paths
+    above = dict.fromkeys(below, 0)
+    above[id(state.update)] = 1
+    for node in reversed(nodes):
+        for arg in node.args:
+            above[id(arg)] += above[id(node)]
+    total = below[id(state.update)]
+    return [n for n in nodes if total and below[id(n)] * above[id(n)] == total]
+
+
+def _norm_between(state: State, start: Expr, end: Expr, ranges: Ranges) -> _Norm | None:
+    """A bound of the linear map from one cut to a later one."""
+    build = Builder(end.span)
+    leaf = build.node("state", (), state.shape, (state.name, -1))
+    rebuilt: dict[int, Expr] = {id(start): leaf}
+    for node in end.walk():
+        if id(node) not in rebuilt:
+            args = tuple(rebuilt[id(arg)] for arg in node.args)
+            same = all(a is b for a, b in zip(args, node.args))
+            rebuilt[id(node)] = node if same else build.node(node.op, args, node.shape, node.value)
+    try:
+        return _step_norm(affine_step(replace(state, update=rebuilt[id(end)])), ranges)
+    except NotAffine:
+        return None
+
+
+def _step_norm(step: Recurrence, ranges: Ranges) -> _Norm | None:
+    """A bound of the norm of one canonical step."""
+    if step.kind != "affine" or step.transition in ("dense", "coupled"):
+        return None
+    if step.erases:
+        return _erase_norm(step, ranges)
+    bound, because = 1.0, []
+    for factor in step.decays:
+        interval = ranges.of(factor.expr)
+        bound = _product(bound, interval.magnitude)
+        because.append(f"{show(factor.expr)} is in {interval}")
+    return _Norm(bound, tuple(because))
+
+
+def _product(a: float, b: float) -> float:
+    return 0.0 if a == 0 or b == 0 else a * b
+
+
+def _erase_norm(step: Recurrence, ranges: Ranges) -> _Norm | None:
+    """The norm of ``D + Σ a bᵀ`` where each a bᵀ is, next to D, a multiple of some u uᵀ."""
+    axis = step.erases[0].axis
+    if any(e.axis != axis for e in step.erases) or any(f.axes not in ((), (axis,)) for f in step.decays):
+        return None
+    candidates = [_symmetric(step.decays, step.erases, ranges)]
+    if len(step.erases) == 1:
+        candidates += _one_erase(step.decays, step.erases[0], ranges)
+    return min((c for c in candidates if c is not None), key=lambda c: c.bound, default=None)
+
+
+def _one_erase(
+    decays: tuple[Factor, ...], erase: LowRank, ranges: Ranges
+) -> Iterator[_Norm]:
+    """``D (I + γ u uᵀ)`` and ``(I + γ u uᵀ) D``: the larger of 1 and |1 + γ|u|²|, times that of D."""
+    algebra = ranges.algebra
+    decay, scale = _decay(decays, ranges)
+    magnitude, said = 1.0, []
+    for factor in decays:
+        interval = ranges.of(factor.expr)
+        magnitude = _product(magnitude, interval.magnitude)
+        said.append(f"{show(factor.expr)} is in {interval}")
+    a, ca = algebra.monomial(erase.a)
+    b, cb = algebra.monomial(erase.b)
+    if not scale or not ca or not cb:
+        return
+    bare_a, bare_b = times(a, decay, Fraction(-1)), times(b, decay, Fraction(-1))
+    for u, other, c in ((a, bare_b, cb / scale * ca), (bare_a, b, ca / scale * cb)):
+        ratio = times(other, u, Fraction(-1))
+        if any(algebra.is_vector(atom) for atom, _ in ratio):
+            continue
+        along = _along(ratio, u, c, ranges)
+        if along is not None:
+            left = ranges.of_poly(add(number(1.0), along))
+            bound = _product(magnitude, max(1.0, left.magnitude))
+            yield _Norm(bound, (*said, f"along {show(erase.a)} the erase leaves a factor in {left}"))
+
+
+def _along(ratio: Mono, u: Mono, c: float, ranges: Ranges) -> Poly | None:
+    """``c · ratio · |u|²``, the eigenvalue of ``c · ratio · u uᵀ``."""
+    algebra = ranges.algebra
+    square = algebra.expanded(times(u, u))
+    norm2 = square and algebra.total(square)
+    scale = algebra.expanded(ratio, c)
+    return algebra.mul(scale, norm2) if scale and norm2 else None
+
+
+def _symmetric(
+    decays: tuple[Factor, ...], erases: tuple[LowRank, ...], ranges: Ranges
+) -> _Norm | None:
+    """``D + Σ γ u uᵀ`` with symmetric terms: its eigenvalues lie between min D + Σ γ₋|u|² and max D + Σ γ₊|u|²."""
+    algebra = ranges.algebra
+    mono, scale = _decay(decays, ranges)
+    diagonal = algebra.expanded(mono, scale)
+    if diagonal is None:
+        return None
+    around = ranges.of_poly(diagonal)
+    scalar = not any(algebra.is_vector(atom) for atom, _ in mono)
+    low, high, moved = around.lo, around.hi, diagonal
+    said = [f"{show(f.expr)} is in {ranges.of(f.expr)}" for f in decays]
+    for erase in erases:
+        (a, ca), (b, cb) = algebra.monomial(erase.a), algebra.monomial(erase.b)
+        ratio = times(b, a, Fraction(-1))
+        if any(algebra.is_vector(atom) for atom, _ in ratio):
+            return None
+        along = _along(ratio, a, ca * cb, ranges)
+        if along is None:
+            return None
+        interval = ranges.of_poly(along)
+        low, high = low + min(interval.lo, 0.0), high + max(interval.hi, 0.0)
+        moved = add(moved, along)
+    if scalar and len(erases) == 1:
+        both = around.hull(ranges.of_poly(moved))
+        low, high = max(low, both.lo), min(high, both.hi)
+    said.append(f"with the erase its eigenvalues are in {Interval(low, high)}")
+    return _Norm(max(abs(low), abs(high)), tuple(said))
+
+
+def _decay(decays: tuple[Factor, ...], ranges: Ranges) -> tuple[Mono, float]:
+    """The product of the decays as one mono and its coefficient."""
+    mono, scale = (), 1.0
+    for factor in decays:
+        more, by = ranges.algebra.monomial(factor.expr)
+        mono, scale = times(mono, more), scale * by
+    return mono, scale
+
+
+# ---- what would help -------------------------------------------------------------------------------
+
+
+def _missing_promise(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> str:
+    """The promises that would bound what is not bounded."""
+    wanted: list[str] = []
+    for factor in recurrence.decays:
+        if not ranges.of(factor.expr).within(-1.0, 1.0):
+            wanted += _bounding(factor.expr, ranges)
+    for erase in recurrence.erases:
+        for leaf in (n for side in (erase.a, erase.b) for n in side.walk()):
+            if leaf.op != "input" or leaf.value[1] != 0:  # type: ignore[index]
+                continue
+            name = leaf.value[0]  # type: ignore[index]
+            if len(leaf.shape) == 1 and not math.isfinite(ranges.norm2(leaf)):
+                wanted.append(f"sum({name} * {name}) <= 1")
+            elif not leaf.shape and not ranges.of(leaf).bounded:
+                wanted.append(f"0 < {name} < 1")
+    wanted = list(dict.fromkeys(wanted))
+    return f"promise it: `where {', '.join(wanted)}`" if wanted else ""
+
+
+def _bounding(expr: Expr, ranges: Ranges) -> list[str]:
+    """A promise on the one argument of a decay that keeps it in [-1, 1]."""
+    if expr.op == "exp":
+        inner = expr.args[0]
+        name = _argument(inner)
+        if name:
+            return [f"{name} <= 0"]
+        if inner.op == "mul":
+            for one, other in (inner.args, inner.args[::-1]):
+                name = _argument(one)
+                if name and ranges.of(other).lo >= 0:
+                    return [f"{name} <= 0"]
+        return []
+    name = _argument(expr)
+    return [f"0 <= {name} <= 1"] if name else []
+
+
+def _argument(expr: Expr) -> str:
+    if expr.op == "input":
+        return str(expr.value[0])  # type: ignore[index]
+    return str(expr.value) if expr.op == "param" else ""
