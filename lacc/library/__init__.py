@@ -1,6 +1,7 @@
 """What ships with the compiler: a name goes in, the text of a library spec or a sampler comes out.
 
-`feature_maps.la` holds the feature maps that a spec may `use`; `samplers` draw buffers that are not given.
+`feature_maps.la` holds the feature maps that a spec may `use`; `samplers` draw buffers that are not
+given.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ SAMPLERS = (
     "rademacher",
     "orthogonal",
 )
-"""Samplers that a `buffer` may name; each is the function of that name in `lacc.library.samplers`."""
+"""Samplers that a `buffer` may name; each is the function of that name in
+`lacc.library.samplers`.
+"""
 
 
 def modules() -> list[str]:

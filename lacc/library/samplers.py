@@ -1,6 +1,7 @@
 """A shape and a seed go in, the drawn values of a buffer come out.
 
-Notation: the last two axes of ``shape`` are the buffer's [M, K] (a vector is [K]); axes before them are independent draws.
+Notation: the last two axes of ``shape`` are the buffer's [M, K] (a vector is [K]); axes before them
+are independent draws.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ def uniform(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 def rademacher(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Independent entries, -1 or 1."""
-    return rng.integers(0, 2, shape) * 2.0 - 1.0
+    return np.where(rng.integers(0, 2, shape) == 0, -1.0, 1.0)
 
 
 def orthogonal(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Rows of length 1, orthogonal within each block of K rows (a Haar-random orthogonal matrix a block)."""
+    """Rows of length 1, orthogonal within each block of K rows (a Haar-random orthogonal matrix a
+    block).
+    """
     *batch, rows, columns = (1, *shape) if len(shape) < 2 else shape
     blocks = -(-rows // columns)
     normal = rng.standard_normal((*batch, blocks, columns, columns))
@@ -42,10 +45,13 @@ def orthogonal(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 
 def orthogonal_gaussian(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Rows that are N(0, I) each and orthogonal within each block of K rows (FAVOR+, Choromanski et al. 2020)."""
+    """Rows that are N(0, I) each and orthogonal within each block of K rows (FAVOR+, Choromanski et
+    al. 2020).
+    """
     directions = orthogonal(shape, rng)
-    lengths = np.linalg.norm(rng.standard_normal(shape), axis=-1, keepdims=True)
-    return directions * lengths
+    lengths = np.sqrt(np.sum(rng.standard_normal(shape) ** 2, axis=-1, keepdims=True))
+    scaled: Array = directions * lengths
+    return scaled
 
 
 SAMPLERS: dict[str, Sampler] = {
@@ -58,5 +64,7 @@ SAMPLERS: dict[str, Sampler] = {
 
 
 def draw(name: str, shape: tuple[int, ...], seed: int) -> Array:
-    """Values of the sampler ``name``: float64 of ``shape``, the same for the same seed. KeyError where there is none."""
+    """Values of the sampler ``name``: float64 of ``shape``, the same for the same seed. KeyError
+    where there is none.
+    """
     return SAMPLERS[name](shape, np.random.default_rng(seed))

@@ -1,7 +1,8 @@
 """The functions that a spec may call: a name goes in, how it is called and typed comes out.
 
-A row of `FUNCTIONS` holds the number of arguments, the keywords, the rule by which `lacc.spec.infer` types a call,
-and what it means. A new elementwise function is one row here and one in `lacc.ir.ops`.
+A row of `FUNCTIONS` holds the number of arguments, the keywords, the rule by which
+`lacc.spec.infer` types a call, and what it means. A new elementwise function is one row here and
+one in `lacc.ir.ops`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """How ``name`` is called; ``rule`` is "map" (elementwise), "reduce" (to a scalar), "fold" (both: `max`, `min`) or
-    the name of its own rule. ``most`` is None where any number of arguments may come."""
+    """How ``name`` is called; ``rule`` is "map" (elementwise), "reduce" (to a scalar), "fold"
+    (both: `max`, `min`) or the name of its own rule. ``most`` is None where any number of arguments
+    may come."""
 
     name: str
     rule: str

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from lacc.diagnostics import Diagnostic, Note, Span, error, suggest
 from lacc.spec.builtins import FUNCTIONS
-from lacc.spec.fold import NoNumber, fold, number_of
+from lacc.spec.fold import NoNumber, number_of
 from lacc.spec.infer import Typer
 from lacc.spec.model import LEVELS, Dim
 from lacc.spec.names import API_WORDS, RESERVED, ascii_spelling
@@ -20,11 +19,9 @@ from lacc.spec.syntax import (
     File,
     Name,
     Node,
-    Recur,
     Sized,
     Statement,
     Type,
-    Use,
 )
 
 MAX_TERMS = 64
@@ -61,12 +58,13 @@ class Declarations:
             self._statement(index, statement, outputs, states)
         self._spellings()
 
-    def fault(self, code: str, span: Span | None, /, **values: object) -> None:
+    def fault(
+        self, code: str, span: Span | None, /, *, notes: Sequence[Note] = (), **values: object
+    ) -> None:
         """Reports an error of the catalogue."""
-        notes = values.pop("notes", ())
-        self.report(error(code, span, notes=notes, **values))  # type: ignore[arg-type]
+        self.report(error(code, span, notes=notes, **values))
 
-    # ---- overrides ---------------------------------------------------------------------------------
+    # ---- overrides
 
     def _overrides(self, given: Mapping[str, float]) -> dict[str, float]:
         """Overrides by the name in the file; unknown ones are reported."""
@@ -87,18 +85,15 @@ class Declarations:
                 self.fault("LA0401", self.file.name.span, name=key, hint=hint)
             elif name is None:
                 continue
-            elif isinstance(value, bool) or not isinstance(value, int | float):
+            elif isinstance(value, bool) or not isinstance(value, int | float) or value != value:
                 self.fault("LA0402", None, name=key, value=repr(value)[:60], want="a number")
-            elif known[name] == "dim" and (value != value or math.isinf(value) or value != int(value)
-                                           or not 1 <= value <= MAX_SIZE):  # fmt: skip
+            elif known[name] == "dim" and not (1 <= value <= MAX_SIZE and value == int(value)):
                 self.fault("LA0402", None, name=key, value=value, want="a positive integer")
-            elif value != value:
-                self.fault("LA0402", None, name=key, value=value, want="a number")
             else:
                 found[name] = int(value) if known[name] == "dim" else value
         return found
 
-    # ---- statements --------------------------------------------------------------------------------
+    # ---- statements
 
     def _statement(
         self, index: int, statement: Statement, outputs: set[str], states: set[str]
@@ -111,7 +106,7 @@ class Declarations:
         elif isinstance(statement, Feature):
             symbol = self._symbol(index, statement.name, "feature")
             if symbol is not None:
-                symbol.feature, symbol.home = statement, self.scope
+                symbol.feature = statement
         elif isinstance(statement, Define) and statement.name.text not in outputs:
             if statement.name.text in states:
                 self.fault("LA0205", statement.name.span, name=statement.name.text)
@@ -216,11 +211,11 @@ class Declarations:
             spelled = ascii_spelling(symbol.name)
             other = first.setdefault(spelled, symbol)
             if other is not symbol:
-                self.fault("LA0214", symbol.span, name=symbol.name, other=other.name,
-                           spelled=spelled,
-                           notes=[Note(f"`{other.name}` is declared here", other.span)])  # fmt: skip
+                note = Note(f"`{other.name}` is declared here", other.span)
+                values = {"name": symbol.name, "other": other.name, "spelled": spelled}
+                self.fault("LA0214", symbol.span, notes=[note], **values)
 
-    # ---- sizes -------------------------------------------------------------------------------------
+    # ---- sizes
 
     def shape(self, type: Type) -> Shape | None:
         """The shape that a declaration's type says; None (and a fault) where it says none."""

@@ -1,4 +1,6 @@
-"""Arithmetic on the numbers of a spec, bounded: operands in, a number or the reason why there is none out."""
+"""Arithmetic on the numbers of a spec, bounded: operands in, a number or the reason why there is
+none out.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,12 @@ def _power(base: Number, exponent: Number) -> Number:
     if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
         if abs(base) > 1 and exponent * abs(base).bit_length() > 128:
             raise NoNumber("the number is too large")
-        return base**exponent
+        whole: int = base**exponent
+        return whole
     if base < 0 and not float(exponent).is_integer():
         raise NoNumber("a negative number has no fractional power")
-    return float(base) ** float(exponent)
+    power: float = float(base) ** float(exponent)
+    return power
 
 
 def _divide(a: Number, b: Number) -> Number:
@@ -52,7 +56,9 @@ FOLDS: Mapping[str, Callable[..., Number]] = {
 
 
 def fold(op: str, numbers: list[Number]) -> Number | None:
-    """The number that ``op`` makes of numbers, None where it is left to run time; raises `NoNumber`."""
+    """The number that ``op`` makes of numbers, None where it is left to run time; raises
+    `NoNumber`.
+    """
     rule = FOLDS.get(op)
     if rule is None:
         return None
@@ -74,7 +80,9 @@ def fold(op: str, numbers: list[Number]) -> Number | None:
 
 
 def number_of(expr: Expr, dims: Mapping[str, int]) -> Number | None:
-    """The value of an expression of numbers and dims, None where it holds anything else; raises `NoNumber`."""
+    """The value of an expression of numbers and dims, None where it holds anything else; raises
+    `NoNumber`.
+    """
     values: dict[int, Number] = {}
     for node in expr.walk():
         if node.op == "const" and isinstance(node.value, int | float):

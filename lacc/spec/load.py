@@ -1,4 +1,6 @@
-"""A file that extends another or uses the library goes in; one file without `extends` and `use` comes out."""
+"""A file that extends another or uses the library goes in; one file without `extends` and `use`
+comes out.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lacc import library
-from lacc.diagnostics import Diagnostic, LaccError, Note, Source, Span, error, suggest
+from lacc.diagnostics import Diagnostic, LaccError, Source, Span, error, suggest
 from lacc.spec.builtins import FUNCTIONS
 from lacc.spec.syntax import (
     Declare,
@@ -29,7 +31,8 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Finds the specs that a file names: ``parse`` is the text frontend, ``folder`` holds the file (None: it has none).
+    """Finds the specs that a file names: ``parse`` is the text frontend, ``folder`` holds the file
+    (None: it has none).
 
     Names are dotted, so that nothing outside the folder and the library is ever read.
     """
@@ -40,7 +43,9 @@ class Loader:
     def find(
         self, path: tuple[Name, ...], folder: Path | None
     ) -> tuple[Source, Path | None] | None:
-        """The spec ``a.b`` beside the file (`a/b.la`), else in the library; and the folder that it is in."""
+        """The spec ``a.b`` beside the file (`a/b.la`), else in the library; and the folder that it
+        is in.
+        """
         parts = [name.text for name in path]
         if folder is not None:
             beside = folder.joinpath(*parts[:-1], f"{parts[-1]}.la")
@@ -59,7 +64,9 @@ class Loader:
 
 
 def merge(file: File, load: Loader | None, report: Report) -> File:
-    """``file`` with its bases merged in and its `use`d features in place of the `use`s; faults are reported."""
+    """``file`` with its bases merged in and its `use`d features in place of the `use`s; faults are
+    reported.
+    """
     chain = [(file.source.name, file.name.span)]
     folder = None if load is None else load.folder
     return _uses(_extended(file, load, folder, chain, report), load, report)
@@ -113,12 +120,13 @@ def _real(name: str) -> str:
     return name if name.startswith("<") else str(Path(name).resolve())
 
 
-# ---- one file on top of another --------------------------------------------------------------------
+# ---- one file on top of another
 
 
 def _onto(base: File, variant: File) -> File:
-    """``variant`` on top of ``base``: same names replaced in place, whole; new declarations after the base's, other new
-    statements at the end, definitions moved up to where they are first needed."""
+    """``variant`` on top of ``base``: same names replaced in place, whole; new declarations after
+    the base's, other new statements at the end, definitions moved up to where they are first
+    needed."""
     old, new = list(_single(base)), list(_single(variant))
     outputs = {
         s.names[0].text for s in (*old, *new) if isinstance(s, Declare) and s.role == "output"
@@ -132,9 +140,9 @@ def _onto(base: File, variant: File) -> File:
         key = _key(statement, outputs)
         if key in fresh:
             kept.extend(fresh.pop(key))
-        elif key[0] == "equation" and roles.get(key[1], "state") not in ("state", "output"):
-            continue
-        elif key[0] == "equation" and ("name", key[1]) in fresh and key[1] not in roles:
+        elif (key[0] == "equation" and roles.get(key[1], "state") not in ("state", "output")) or (
+            key[0] == "equation" and ("name", key[1]) in fresh and key[1] not in roles
+        ):
             continue
         else:
             kept.append(statement)
@@ -225,7 +233,7 @@ def _names(statement: Statement) -> Iterator[str]:
                 yield shift[1:]
 
 
-# ---- the library -----------------------------------------------------------------------------------
+# ---- the library
 
 
 def _uses(file: File, load: Loader | None, report: Report) -> File:
@@ -272,7 +280,9 @@ def _features(module: str, load: Loader | None) -> list[Feature]:
 
 
 def explain(dotted: str, load: Loader) -> str | None:
-    """Documentation and text of a library feature such as ``feature_maps.taylor2``; None where there is none."""
+    """Documentation and text of a library feature such as ``feature_maps.taylor2``; None where
+    there is none.
+    """
     module, _, name = dotted.rpartition(".")
     if module not in library.modules():
         return None

@@ -1,11 +1,14 @@
-"""The typed spec: what the checker makes of a `File`, and all that the oracle and the compiler read.
+"""The typed spec: what the checker makes of a `File`, and all that the oracle and the compiler
+read.
 
-Expressions form a DAG of interned nodes (`Expr` compares by identity; equal nodes are the same object). Features are
-applied and definitions inlined: using a definition twice shares its node. Operators of matrices are still those of the
-paper (`matmul`, `T`, `diag`, `eye`); the axes-by-name form comes later, in `lacc.ir.lower`.
+Expressions form a DAG of interned nodes (`Expr` compares by identity; equal nodes are the same
+object). Features are applied and definitions inlined: using a definition twice shares its node.
+Operators of matrices are still those of the paper (`matmul`, `T`, `diag`, `eye`); the axes-by-name
+form comes later, in `lacc.ir.lower`.
 
-Shapes: a scalar is (), a vector [K] is the column (K,), its transpose is the row (1, K), a matrix (K, V).
-`k @ v.T` is [K] @ [1, V] -> [K, V]; `k.T @ q` is [1, K] @ [K] -> scalar; `A @ x` is [M, K] @ [K] -> [M].
+Shapes: a scalar is (), a vector [K] is the column (K,), its transpose is the row (1, K), a matrix
+(K, V). `k @ v.T` is [K] @ [1, V] -> [K, V]; `k.T @ q` is [1, K] @ [K] -> scalar; `A @ x` is [M, K]
+@ [K] -> [M].
 """
 
 from __future__ import annotations
@@ -76,8 +79,9 @@ class Interner:
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """A named size. ``default`` is its value (an override replaces it); ``size`` is what shapes use: the dim
-    itself, or the polynomial that defines it. ``pinned`` when its value came from an override."""
+    """A named size. ``default`` is its value (an override replaces it); ``size`` is what shapes
+    use: the dim itself, or the polynomial that defines it. ``pinned`` when its value came from an
+    override."""
 
     name: str
     default: int
@@ -98,10 +102,12 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """An input, param or buffer. ``role`` says which, ``per`` is one of `LEVELS`; ``ascii`` is its spelling outside.
+    """An input, param or buffer. ``role`` says which, ``per`` is one of `LEVELS`; ``ascii`` is its
+    spelling outside.
 
-    ``default`` makes an input or param optional (inputs: any expression of earlier arguments, at the same token);
-    a buffer's default is a ``draw``: the name of a sampler in the library, such as ``orthogonal_gaussian``.
+    ``default`` makes an input or param optional (inputs: any expression of earlier arguments, at
+    the same token); a buffer's default is a ``draw``: the name of a sampler in the library, such as
+    ``orthogonal_gaussian``.
     """
 
     role: str
@@ -120,8 +126,9 @@ class Arg:
 class State:
     """A recurrent quantity and its update.
 
-    ``direction`` is "forward" (`S[t-1]` on the right), "backward" (`S[t+1]`) or "value" (neither: a per-token value that
-    others may delay). ``initial`` is an expression of numbers, dims, params and buffers, a scalar or of ``shape``.
+    ``direction`` is "forward" (`S[t-1]` on the right), "backward" (`S[t+1]`) or "value" (neither: a
+    per-token value that others may delay). ``initial`` is an expression of numbers, dims, params
+    and buffers, a scalar or of ``shape``.
     """
 
     name: str
@@ -151,7 +158,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A named expression; ``role`` is "gate", "normalizer", "feature" (one application, ``name`` such as ``φ(k)``) or ""."""
+    """A named expression; ``role`` is "gate", "normalizer", "feature" (one application, ``name``
+    such as ``φ(k)``) or "".
+    """
 
     role: str
     name: str
@@ -163,8 +172,9 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A checked variant. ``dims`` and everything else in declared order; ``digest`` is the sha256 of the canonical text
-    (bases and library features merged in), ``overrides`` what was set from outside."""
+    """A checked variant. ``dims`` and everything else in declared order; ``digest`` is the sha256
+    of the canonical text (bases and library features merged in), ``overrides`` what was set from
+    outside."""
 
     file: File
     name: str

@@ -1,7 +1,8 @@
-"""A name as a paper writes it goes in, its one ASCII spelling and whether it may be declared come out.
+"""A name as a paper writes it goes in, its one ASCII spelling and whether it may be declared come
+out.
 
-`β` is `beta`, `k̃` is `k_tilde`, `S₁` is `S1`, `λ` is `lambda_` (a keyword of a target). Every Unicode letter has some
-spelling: its Greek or Latin name, else its code point (`字` is `u5b57`).
+`β` is `beta`, `k̃` is `k_tilde`, `S₁` is `S1`, `λ` is `lambda_` (a keyword of a target). Every
+Unicode letter has some spelling: its Greek or Latin name, else its code point (`字` is `u5b57`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ RESERVED = {
     "H": "the number of heads",
     "inf": "infinity",
 }
-API_WORDS = frozenset(
+API_WORDS = (
     "mode chunk state initial_state cu_seqlens valid out state_dtype state_indices cotangent "
-    "state_cotangent".split()
+    "state_cotangent"
 )
 PYTHON_WORDS = (
     "False None True and as assert async await break case class continue def del elif else except "
@@ -37,6 +38,7 @@ C_WORDS = (
 )
 MODULE_WORDS = "np numpy torch triton tl math print len range int8 int16 int32 int64 uint8 object"
 KEYWORDS = frozenset(f"{PYTHON_WORDS} {C_WORDS} {MODULE_WORDS}".split())
+API = frozenset(API_WORDS.split())
 
 MARKS = {
     "\u0300": "grave", "\u0301": "acute", "\u0302": "hat", "\u0303": "tilde", "\u0304": "bar",
@@ -52,7 +54,9 @@ def nfkc(name: str) -> str:
 
 
 def ascii_spelling(name: str) -> str:
-    """The spelling of ``name`` in argument lists and emitted code: letters, digits, `_`, never a keyword."""
+    """The spelling of ``name`` in argument lists and emitted code: letters, digits, `_`, never a
+    keyword.
+    """
     if name.isascii():
         return f"{name}_" if name in KEYWORDS else name
     words: list[str] = []

@@ -1,4 +1,5 @@
-"""The parts of a typed spec go in; the faults that need the whole of it come out: time, circles, levels, roles.
+"""The parts of a typed spec go in; the faults that need the whole of it come out: time, circles,
+levels, roles.
 
 times      which offsets of a state may be read, and which way each recurrence runs
 circles    within one token, between directions, and through `S[T]`
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lacc.diagnostics import Diagnostic, Span, error, warning
 from lacc.spec.model import Expr
@@ -25,8 +27,9 @@ Report = Callable[[Diagnostic], None]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the rules look at. ``updates`` and ``readouts`` hold the statements that are free of faults; ``definitions`` all
-    other typed expressions by name; ``typed`` the type of each node that a statement wrote."""
+    """What the rules look at. ``updates`` and ``readouts`` hold the statements that are free of
+    faults; ``definitions`` all other typed expressions by name; ``typed`` the type of each node
+    that a statement wrote."""
 
     file: File
     scope: Scope
@@ -48,7 +51,9 @@ def reads(expr: Expr) -> dict[tuple[str, When], Span]:
 
 
 def direction(name: str, update: Expr) -> str:
-    """Which way the state's recurrence runs: "forward", "backward", or "value" where it does not read itself."""
+    """Which way the state's recurrence runs: "forward", "backward", or "value" where it does not
+    read itself.
+    """
     own = [when for state, when in reads(update) if state == name and isinstance(when, int)]
     return (
         "forward" if any(w < 0 for w in own) else "backward" if any(w > 0 for w in own) else "value"
@@ -65,7 +70,7 @@ def whole_spec(facts: Facts) -> None:
     _unused(facts)
 
 
-# ---- time ------------------------------------------------------------------------------------------
+# ---- time
 
 
 def _times(facts: Facts) -> None:
@@ -86,7 +91,9 @@ def _times(facts: Facts) -> None:
 
 
 def _bad_time(state: str, when: int, runs: str) -> tuple[str, str] | None:
-    """Why a state that ``runs`` this way is not read at ``when``, and the way out; None where it is."""
+    """Why a state that ``runs`` this way is not read at ``when``, and the way out; None where it
+    is.
+    """
     step = {"forward": -1, "backward": 1, "value": 0}[runs]
     if when in (0, step) or (runs == "value" and when < 0):
         return None
@@ -110,7 +117,9 @@ def _at(state: str, when: When) -> str:
 
 
 def _circles(facts: Facts) -> None:
-    """Circles within one token first; then those that two directions, or an end of the sequence, close."""
+    """Circles within one token first; then those that two directions, or an end of the sequence,
+    close.
+    """
     now: dict[str, list[str]] = {}
     ever: dict[str, list[str]] = {}
     last: dict[tuple[str, str], Span] = {}
@@ -124,7 +133,7 @@ def _circles(facts: Facts) -> None:
         circle = _path(now, name, name)
         if circle and not reported & set(circle):
             reported |= set(circle)
-            chain = ", ".join(f"`{a}[t]` needs `{b}[t]`" for a, b in zip(circle, circle[1:]))
+            chain = ", ".join(f"`{a}[t]` needs `{b}[t]`" for a, b in pairwise(circle))
             facts.report(error("LA0207", _recur(facts, name).span, chain=chain, name=name))
     for (name, state), span in last.items():
         if state == name or _path(ever, state, name):
@@ -142,7 +151,9 @@ def _circles(facts: Facts) -> None:
 
 
 def _path(edges: Mapping[str, list[str]], start: str, goal: str) -> list[str]:
-    """The shortest way of one step or more from ``start`` to ``goal``; empty where there is none."""
+    """The shortest way of one step or more from ``start`` to ``goal``; empty where there is
+    none.
+    """
     came: dict[str, str] = {}
     queue = [start]
     for at in queue:
@@ -162,7 +173,7 @@ def _recur(facts: Facts, name: str) -> Recur:
     return next(s for s in facts.file.statements if isinstance(s, Recur) and s.name.text == name)
 
 
-# ---- levels ----------------------------------------------------------------------------------------
+# ---- levels
 
 
 def _levels(facts: Facts) -> None:
@@ -188,7 +199,7 @@ def finer(expr: Expr, symbol: Symbol, symbols: Mapping[str, Symbol], report: Rep
             return
 
 
-# ---- gates -----------------------------------------------------------------------------------------
+# ---- gates
 
 
 def _gates(facts: Facts) -> None:
@@ -205,35 +216,33 @@ def _gates(facts: Facts) -> None:
             gated.update(dict.fromkeys(_gated(gate, update, state)))
         for readout in facts.readouts.values():
             gated.update(dict.fromkeys(_gated_previous(gate, readout, facts.scope.symbols)))
-        if not gated and len(facts.updates) == _count_states(facts):
-            facts.report(error("LA0215", statement.span, name=name, **_gate_unused(gate, facts)))
+        if not gated and len(facts.updates) == _states(facts):
+            why, hint = _no_factor(gate, facts)
+            facts.report(error("LA0215", statement.span, name=name, why=why, hint=hint))
             continue
         feeding = {s for state, _ in reads(gate) for s in (state, *needs.get(state, ()))}
-        own = [state for state in gated if state in feeding]
-        if own:
-            facts.report(error(
-                "LA0215", statement.span, name=name, why=f"depends on `{own[0]}`, the state that it gates",
-                hint=f"write `{name} = …` without `gate`: the recurrence is then nonlinear in `{own[0]}`",
-            ))  # fmt: skip
+        own = next((state for state in gated if state in feeding), None)
+        if own is not None:
+            why = f"depends on `{own}`, the state that it gates"
+            hint = f"write `{name} = …` without `gate`; the recurrence is nonlinear in `{own}`"
+            facts.report(error("LA0215", statement.span, name=name, why=why, hint=hint))
 
 
-def _count_states(facts: Facts) -> int:
+def _states(facts: Facts) -> int:
     return sum(symbol.kind == "state" for symbol in facts.scope.symbols.values())
 
 
-def _gate_unused(gate: Expr, facts: Facts) -> dict[str, str]:
-    users = [
-        name for name, update in facts.updates.items() if any(n is gate for n in update.walk())
-    ]
+def _no_factor(gate: Expr, facts: Facts) -> tuple[str, str]:
+    """Why a gate that multiplies no state is none, and the way out."""
+    users = [name for name, update in facts.updates.items() if gate in set(update.walk())]
+    why = "multiplies no previous or intermediate state"
     if users:
-        why = f"multiplies no previous state in the update of `{users[0]}`"
-    else:
-        why = "multiplies no previous or intermediate state"
-    return {
-        "why": why,
-        "hint": "a gate is a factor on a state, as in `α * S[t-1]` or `diag(α) @ S[t-1]`; "
-        "write a plain definition for anything else",
-    }
+        why += f" in the update of `{users[0]}`"
+    hint = (
+        "a gate is a factor on a state, as in `α * S[t-1]` or `diag(α) @ S[t-1]`\n"
+        "a plain definition, without `gate`, may be anything"
+    )
+    return why, hint
 
 
 def _needs(facts: Facts) -> dict[str, set[str]]:
@@ -285,7 +294,7 @@ def _gated_previous(gate: Expr, readout: Expr, symbols: Mapping[str, Symbol]) ->
     ]
 
 
-# ---- normalizers -----------------------------------------------------------------------------------
+# ---- normalizers
 
 
 def _normalizers(facts: Facts) -> None:
@@ -305,11 +314,9 @@ def _normalizers(facts: Facts) -> None:
         for state in _normalised(name, facts):
             bad = [z for z in feeding if z != state and state in needs.get(z, ())]
             if bad:
-                facts.report(error(
-                    "LA0216", statement.span, name=name,
-                    why=f"reads `{bad[0]}`, which is computed from `{state}`, the state that it normalises",
-                    hint=f"write `{name} = …` without `normalizer`",
-                ))  # fmt: skip
+                why = f"reads `{bad[0]}`, computed from `{state}`, the state that it normalises"
+                hint = f"write `{name} = …` without `normalizer`"
+                facts.report(error("LA0216", statement.span, name=name, why=why, hint=hint))
                 break
 
 
@@ -324,17 +331,14 @@ def _not_a_divisor(name: str, facts: Facts) -> Diagnostic | None:
             continue
         node = uses[0][0]
         if isinstance(statement, Recur):
-            return error(
-                "LA0216", node.span, name=name,
-                why=f"enters the update of `{statement.name.text}`, not an output",
-                hint="write a plain definition for a divisor inside a recurrence",
-            )  # fmt: skip
+            why = f"enters the update of `{statement.name.text}`, not an output"
+            hint = f"write `{name} = …` without `normalizer` for a divisor inside a recurrence"
+            return error("LA0216", node.span, name=name, why=why, hint=hint)
         bad = [use for use, divides in uses if use.value == name and not divides]
         if bad and not (isinstance(statement, Define) and statement.role == "normalizer"):
-            return error(
-                "LA0216", bad[0].span, name=name, why="is used here as something else than a divisor",
-                hint=f"divide by it, `… / {name}`, or write `{name} = …` without `normalizer`",
-            )  # fmt: skip
+            why = "is used as something else than a divisor"
+            hint = f"divide by it, `… / {name}`, or write `{name} = …` without `normalizer`"
+            return error("LA0216", bad[0].span, name=name, why=why, hint=hint)
         through.add(statement.name.text)
     return None
 
@@ -370,7 +374,7 @@ def _normalised(name: str, facts: Facts) -> list[str]:
     return list(found)
 
 
-# ---- unused ----------------------------------------------------------------------------------------
+# ---- unused
 
 
 def _unused(facts: Facts) -> None:

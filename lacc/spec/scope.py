@@ -14,9 +14,10 @@ ARGS = ("input", "param", "buffer")
 
 @dataclass(slots=True)
 class Symbol:
-    """One declared name. ``kind`` is dim, const, input, param, buffer, state, output, feature, gate, normalizer or ""
-    (a plain definition). ``index`` is the statement that declares it: names may be used after it only, states anywhere.
-    ``broken`` when its type has a fault of its own, so that its uses stay silent."""
+    """One declared name. ``kind`` is dim, const, input, param, buffer, state, output, feature,
+    gate, normalizer or "" (a plain definition). ``index`` is the statement that declares it: names
+    may be used after it only, states anywhere. ``broken`` when its type has a fault of its own, so
+    that its uses stay silent."""
 
     name: str
     kind: str
@@ -27,14 +28,15 @@ class Symbol:
     size: Size | None = None
     expr: Expr | None = None
     feature: syntax.Feature | None = None
-    home: Scope | None = None
     broken: bool = False
     read: bool = False
 
 
 @dataclass(slots=True)
 class Scope:
-    """The names of one file; ``now`` is the statement being typed, ``broken`` are names in statements that did not parse."""
+    """The names of one file; ``now`` is the statement being typed, ``broken`` are names in
+    statements that did not parse.
+    """
 
     symbols: dict[str, Symbol] = field(default_factory=dict)
     broken: frozenset[str] = frozenset()

@@ -1,7 +1,7 @@
 """Sizes and shapes: polynomials over named dims in, equal-or-not and integers out.
 
-Dims are nominal: `K` and `V` differ even when both are 64. A dim that is declared as an expression of others
-(`F = 1 + K + K**2`) is that polynomial.
+Dims are nominal: `K` and `V` differ even when both are 64. A dim that is declared as an expression
+of others (`F = 1 + K + K**2`) is that polynomial.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ Monomial = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A polynomial with rational coefficients in dim names, in canonical form: equal iff the same size."""
+    """A polynomial with rational coefficients in dim names, in canonical form: equal iff the same
+    size.
+    """
 
     terms: tuple[tuple[Monomial, Fraction], ...]
 
@@ -50,7 +52,9 @@ class Size:
         return self + Size.of(-1) * other
 
     def divided(self, divisor: int) -> Size:
-        """This size over a whole number; whether it comes out even is known once dims have values."""
+        """This size over a whole number; whether it comes out even is known once dims have
+        values.
+        """
         return Size(tuple((m, c / divisor) for m, c in self.terms))
 
     @property
