@@ -404,9 +404,14 @@ def _count(tokens: Any) -> int:
     return tokens.stop - tokens.start if isinstance(tokens, slice) else len(tokens)
 
 
+def _grows(field: Value) -> bool:
+    """Whether a field holds all tokens so far."""
+    return field.role == "past" and field.axes[0] is None
+
+
 def _join(field: Value, parts: list[Array]) -> Array:
     """A field of all segments in one array; windows that grow are aligned at their last token."""
-    if field.role == "past" and field.axes[0] is None:
+    if _grows(field):
         longest = max(x.shape[2] for x in parts)
         pads = [[(0, 0)] * 2 + [(longest - x.shape[2], 0)] + [(0, 0)] * (x.ndim - 3) for x in parts]
         parts = [np.pad(x, pad) for x, pad in zip(parts, pads)]
@@ -563,15 +568,23 @@ def vjp(
     call.start(call.fields("initial_state", initial_state))
     pulled = _cotangents(call, cotangent)
     ends: Arrays = dict.fromkeys(s.name for s in signature.states)
+    given = call.fields("state_cotangent", state_cotangent)
+    longest = max(_count(tokens) for _, tokens, _ in call.segments)
     for s in signature.states:
-        if s.name in (given := call.fields("state_cotangent", state_cotangent)):
-            ends[s.name] = call.first(s, _cast(given[s.name], call.dtype), 1)
+        if s.name in given:
+            ends[s.name] = ct = call.first(s, _cast(given[s.name], call.dtype), 1)
+            if _grows(s) and ct.shape[2] != call.state[s.name].shape[2] + longest:
+                got = given[s.name].shape
+                raise ValueError(f"state_cotangent.{s.name}: expected the final shape, got {got}")
     wanted = [a for a in signature.arguments if a.role != "buffer" and call.x[a.name] is not None]
     found: Arrays = {}
     initial: dict[str, list[Array]] = {}
     for place, n, x, state, run in call.runs():
         cts = {name: None if ct is None else ct[place] for name, ct in pulled.items()}
         last = {name: None if ct is None else ct[n] for name, ct in ends.items()}
+        for s in signature.states:
+            if _grows(s) and last[s.name] is not None:
+                last[s.name] = last[s.name][:, :, longest - run.T :]
         gradients, before = core.backward(x, state, run, cts, last)
         for name, g in before.items():
             initial.setdefault(name, []).append(g)

@@ -246,10 +246,12 @@ def _mend(
     lead = drawing.lead(arg)
     column = lead + (1,) * (x.ndim - len(lead))
     done = drawing.kept(arg, promises, x)
-    for equation in (p for p in promises if p.cmp == "=="):
+    equations = [p for p in promises if p.cmp == "=="]
+    for equation in equations + equations:  # twice: once more from a draw without zeros
         if not done.all():
             x = np.where(done.reshape(column), x, _scaled(drawing, arg, equation, x))
             done = drawing.kept(arg, promises, x)
+            x = np.where(done.reshape(column), x, np.abs(rng.normal(size=x.shape)) + 0.1)
     for anchor in ANCHORS:
         if done.all():
             return x
