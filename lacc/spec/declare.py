@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lacc.diagnostics import Diagnostic, Note, Span, error, suggest
 from lacc.spec.builtins import FUNCTIONS
 from lacc.spec.fold import NoNumber, number_of
 from lacc.spec.infer import Typer
 from lacc.spec.model import LEVELS, Dim
-from lacc.spec.names import API_WORDS, RESERVED, ascii_spelling
+from lacc.spec.names import API, RESERVED, ascii_spelling, nfkc
 from lacc.spec.scope import ARGS, Scope, Symbol
 from lacc.spec.shapes import Shape, Size
 from lacc.spec.syntax import (
@@ -38,10 +38,13 @@ class Declarations:
     ) -> None:
         self.file = file
         self.report = report
-        self.scope = Scope(broken=file.broken)
+        self.scope = Scope(broken=set(file.broken))
         self.dims: dict[str, Dim] = {}
         self.values: dict[str, int] = {}
         self.consts: dict[str, float] = {}
+        for statement in file.statements:
+            for name in _declared(statement):
+                self.scope.places.setdefault(name.text, name.span)
         self.typer = Typer(self.scope, self.values, report)
         self.overrides = self._overrides(overrides)
         outputs, states = (
@@ -76,7 +79,8 @@ class Declarations:
         }
         by_ascii = {ascii_spelling(name): name for name in known}
         found: dict[str, float] = {}
-        for key, value in given.items():
+        for given_name, value in given.items():
+            key = nfkc(given_name)
             name = key if key in known else by_ascii.get(key)
             if name is None and key not in self.file.broken:
                 hint = suggest(key, [*known, *by_ascii])
@@ -116,16 +120,15 @@ class Declarations:
     def _symbol(self, index: int, name: Name, kind: str) -> Symbol | None:
         """Declares ``name``; None (and a fault) where it may not be declared."""
         text = name.text
+        why = ""
         if text in RESERVED:
-            self.fault("LA0203", name.span, name=text, why=f"`{text}` is {RESERVED[text]}")
-            return None
-        if text in FUNCTIONS:
-            self.fault(
-                "LA0203", name.span, name=text, why=f"`{text}` is a function of the language"
-            )
-            return None
-        if kind in ARGS and ascii_spelling(text) in API_WORDS:
+            why = f"`{text}` is {RESERVED[text]}"
+        elif text in FUNCTIONS:
+            why = f"`{text}` is a function of the language"
+        elif kind in ARGS and ascii_spelling(text) in API:
             why = f"`{text}` is an argument of every compiled variant"
+        if why:
+            self.scope.broken.add(text)
             self.fault("LA0203", name.span, name=text, why=why)
             return None
         first = self.scope.symbols.get(text)
@@ -137,21 +140,16 @@ class Declarations:
         return symbol
 
     def _dim(self, index: int, name: Name, body: Node) -> None:
+        self.scope.now = index + 1
+        size = self.size(body)
+        value = None if size is None else self._evaluate(size, body.span)
         symbol = self._symbol(index, name, "dim")
         if symbol is None:
             return
-        self.scope.now = index + 1
-        size = self.size(body)
-        self.scope.now = index
-        symbol.broken = size is None
-        if size is None:
-            return
-        value = self._evaluate(size, body.span)
-        if value is None:
-            symbol.broken = True
+        symbol.broken = value is None
+        if size is None or value is None:
             return
         override = self.overrides.get(name.text)
-        pinned = override is not None
         if size.constant is not None:
             size = Size.of(name.text)
             value = int(override) if override is not None else value
@@ -161,21 +159,20 @@ class Declarations:
             )
         symbol.size = size
         self.values[name.text] = value
-        self.dims[name.text] = Dim(name.text, value, size, pinned, name.span)
+        self.dims[name.text] = Dim(name.text, value, size, override is not None, name.span)
 
     def _const(self, index: int, name: Name, body: Node) -> None:
+        self.scope.now = index + 1
+        typed = self.typer.expr(body)
         symbol = self._symbol(index, name, "const")
         if symbol is None:
             return
-        self.scope.now = index + 1
         symbol.broken = True
-        typed = self.typer.expr(body)
-        self.scope.now = index
-        if typed is None:
-            return
         override = self.overrides.get(name.text)
         if override is not None:
             typed = self.typer.number(override, name.span)
+        if typed is None:
+            return
         try:
             value = number_of(typed, self.values)
         except (NoNumber, ValueError) as fault:
@@ -311,6 +308,14 @@ class Declarations:
             return Size.of(int(value))
         self.fault("LA0306", node.span, why=f"`{name}` is not a dim")
         return None
+
+
+def _declared(statement: Statement) -> Iterable[Name]:
+    if isinstance(statement, Sized):
+        return [name for name, _ in statement.items]
+    if isinstance(statement, Declare):
+        return statement.names
+    return [statement.name] if isinstance(statement, Define | Feature) else []
 
 
 def _small(size: Size) -> bool:

@@ -199,7 +199,9 @@ class Typer(Algebra):
         if symbol is None:
             if name in self.scope.broken:
                 return None
-            if name in FUNCTIONS:
+            if name in self.scope.places:
+                self._early(name, self.scope.places[name], span)
+            elif name in FUNCTIONS:
                 self.fault("LA0218", span, name=name)
             else:
                 hint = suggest(name, [*self.scope.symbols, *RESERVED])
@@ -208,11 +210,13 @@ class Typer(Algebra):
             return None
         symbol.read = True
         if not self.scope.usable(symbol):
-            if not symbol.broken:
-                note = Note(f"`{name}` is defined here", symbol.span)
-                self.fault("LA0204", span, name=name, notes=[note])
+            self._early(name, symbol.span, span)
             return None
         return None if symbol.broken else symbol
+
+    def _early(self, name: str, place: Span, span: Span) -> None:
+        note = Note(f"`{name}` is defined here", place)
+        self.fault("LA0204", span, name=name, notes=[note])
 
     def value_of(self, symbol: Symbol, span: Span, offset: int = 0) -> Expr | None:
         """What a symbol, no state and no feature, is worth."""

@@ -134,17 +134,17 @@ def _onto(base: File, variant: File) -> File:
     fresh: dict[Key, list[Statement]] = {}
     for statement in new:
         fresh.setdefault(_key(statement, outputs), []).append(statement)
-    roles = {s.names[0].text: s.role for s in new if isinstance(s, Declare)}
+    roles = {
+        _name(s): s.role if isinstance(s, Declare) else ""
+        for s in new
+        if _key(s, outputs)[0] == "name"
+    }
     kept: list[Statement] = []
     for statement in old:
         key = _key(statement, outputs)
         if key in fresh:
             kept.extend(fresh.pop(key))
-        elif (key[0] == "equation" and roles.get(key[1], "state") not in ("state", "output")) or (
-            key[0] == "equation" and ("name", key[1]) in fresh and key[1] not in roles
-        ):
-            continue
-        else:
+        elif key[0] != "equation" or roles.get(key[1], "state") in ("state", "output"):
             kept.append(statement)
     added = [statement for statements in fresh.values() for statement in statements]
     declared = [s for s in added if isinstance(s, Sized | Declare)]

@@ -34,12 +34,15 @@ class Symbol:
 
 @dataclass(slots=True)
 class Scope:
-    """The names of one file; ``now`` is the statement being typed, ``broken`` are names in
-    statements that did not parse.
+    """The names of one file.
+
+    ``places`` is where each name is first declared; ``now`` the statement being typed; ``broken``
+    are the names in statements that did not parse, and those that may not be declared.
     """
 
     symbols: dict[str, Symbol] = field(default_factory=dict)
-    broken: frozenset[str] = frozenset()
+    places: dict[str, Span] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
     now: int = 0
 
     def usable(self, symbol: Symbol) -> bool:
