@@ -11,9 +11,9 @@ rules that need the whole spec (`rules`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
 from lacc.diagnostics import Diagnostic, LaccError, Span
 from lacc.spec import rules
@@ -36,15 +36,18 @@ class Checked:
 
 
 def check(
-    file: File, overrides: Mapping[str, float] | None = None, load: Loader | None = None
+    file: File,
+    overrides: Mapping[str, float] | None = None,
+    load: Loader | None = None,
+    problems: Sequence[Diagnostic] = (),
 ) -> Checked:
     """The typed spec of ``file``.
 
     ``overrides`` gives dims and consts another value, by name or ASCII spelling; ``load`` finds
-    what the file extends and uses. Raises LaccError with every diagnostic of the file where one of
-    them is an error.
+    what the file extends and uses; ``problems`` is what the frontend reported. Raises LaccError with
+    every diagnostic of the file, in the order of its lines, where one of them is an error.
     """
-    diagnostics: list[Diagnostic] = []
+    diagnostics = list(problems)
     merged = merge(file, load, diagnostics.append)
     typed = Statements(merged, overrides or {}, diagnostics.append)
     rules.whole_spec(
@@ -59,22 +62,27 @@ def check(
             report=diagnostics.append,
         )
     )
-    found = _in_order(diagnostics)
-    if merged.broken or any(d.severity == "error" for d in found):
-        found = [d for d in found if d.code != "LA0229" or not merged.broken]
+    found = _in_order(diagnostics, file)
+    if merged.broken:
+        found = [d for d in found if d.code != "LA0229"]
     if any(d.severity == "error" for d in found):
         raise LaccError(found)
     return Checked(_spec(merged, typed), found)
 
 
-def _in_order(found: list[Diagnostic]) -> list[Diagnostic]:
-    """The same diagnostics without repetitions, in the order of the file."""
+def _in_order(found: list[Diagnostic], file: File) -> list[Diagnostic]:
+    """The same diagnostics without repetitions, in the order of the file, other files' last."""
     seen: dict[tuple[object, ...], Diagnostic] = {}
     for diagnostic in found:
         span = diagnostic.span
         place = (span.source.name, span.start, span.end) if span is not None else ()
         seen.setdefault((diagnostic.code, *place, diagnostic.message), diagnostic)
-    return sorted(seen.values(), key=lambda d: d.span.start if d.span is not None else -1)
+    return sorted(seen.values(), key=partial(_place, file))
+
+
+def _place(file: File, diagnostic: Diagnostic) -> tuple[bool, int]:
+    span = diagnostic.span
+    return (False, -1) if span is None else (span.source is not file.source, span.start)
 
 
 def _spec(file: File, typed: Statements) -> Spec:
