@@ -1,13 +1,16 @@
-"""A scalar or elementwise expression in, a polynomial in atoms out: equal quantities get equal forms.
+"""A scalar or elementwise expression in, a polynomial in atoms out: equal quantities get equal
+forms.
 
-Notation: a `Poly` is Σ coefficient · mono, a `Mono` is Π atom^power (powers are fractions), an atom is one of
+Notation: a `Poly` is Σ coefficient · mono, a `Mono` is Π atom^power (powers are fractions), an atom
+is one of
 
-    Node     any expression that is not a sum, product, quotient or power of others
-    Total    Σ over the entries of a mono: ``sum(k * k)``, ``sum(k**2)`` and ``k.T @ k`` are one atom
-    Group    a polynomial of several terms that stands under a power: ``(sum(k * k) + 1e-6)**-1/2``
+    Node    any expression that is not a sum, product, quotient or power of others
+    Total   Σ over the entries of a mono: ``sum(k * k)``, ``sum(k**2)`` and ``k.T @ k`` are one atom
+    Group   a polynomial of several terms that stands under a power: ``(sum(k * k) + 1e-6)**-1/2``
 
-Equality is structural, so expressions of different interners meet. Only what is true entry by entry is used: columns and
-rows of vectors are alike, products of matrices are opaque. Values that would be NaN (x/x at 0) have no say.
+Equality is structural, so expressions of different interners meet. Only what is true entry by entry
+is used: columns and rows of vectors are alike, products of matrices are opaque. Values that would
+be NaN (x/x at 0) have no say.
 """
 
 from __future__ import annotations
@@ -66,8 +69,8 @@ Atom = Node | Total | Group
 
 
 class Algebra:
-    """Makes polynomials of expressions. ``size`` gives the value of a size where it is fixed, ``update`` the expression
-    of a state's value at this token where it may be put in its place."""
+    """Makes polynomials of expressions. ``size`` gives the value of a size where it is fixed,
+    ``update`` the expression of a state's value at this token where it may be put in its place."""
 
     def __init__(
         self, size: Callable[[Size], float | None], update: Callable[[str], Expr | None]
@@ -128,6 +131,13 @@ class Algebra:
             case "matmul" if not e.shape and all(map(_is_vector, e.args)):
                 product = self.mul(args[0], args[1])
                 return (product and self.total(product)) or self.node(e)
+            case "matmul" if _is_vector(e):
+                for matrix, other in ((0, 1), (1, 0)):
+                    if _is_vector(e.args[other]) and e.args[matrix].op == "diag":
+                        diagonal = self.poly(e.args[matrix].args[0])
+                        return self.mul(diagonal, args[other]) or self.node(e)
+                    if _is_vector(e.args[other]) and e.args[matrix].op == "eye":
+                        return args[other]
             case "normalize":
                 square = self.mul(args[0], args[0])
                 squares = square and self.total(square)
@@ -144,7 +154,8 @@ class Algebra:
         return self._atom(key, Node(expr))
 
     def total(self, poly: Poly) -> Poly | None:
-        """The sum over the entries of a vector; scalars stand outside. None where a term is a scalar alone."""
+        """The sum over the entries of a vector; scalars stand outside. None where a term is a
+        scalar alone."""
         result = number(0.0)
         for mono, coefficient in poly.terms:
             outside = tuple(unit for unit in mono if not self.is_vector(unit[0]))
@@ -186,7 +197,9 @@ class Algebra:
         powers = dict(m1)
         for atom, power in m2:
             powers[atom] = powers.get(atom, Fraction(0)) + power
-        result = Poly(((tuple(sorted((a, p) for a, p in powers.items() if p and not self._ripe(a, p))), 1.0),))
+        result = Poly(
+            ((tuple(sorted((a, p) for a, p in powers.items() if p and not self._ripe(a, p))), 1.0),)
+        )
         for atom, power in powers.items():
             if power and self._ripe(atom, power):
                 inner = self.atoms[atom]
@@ -208,7 +221,7 @@ class Algebra:
         """``base`` to the power ``p``; None where it has too many terms, or is a power of 0."""
         if base.constant is not None:
             value = base.constant
-            if value < 0 and p.denominator != 1 or value == 0 and p <= 0:
+            if (value < 0 and p.denominator != 1) or (value == 0 and p <= 0):
                 return None
             try:
                 return number(value ** float(p))

@@ -1,8 +1,10 @@
-"""A decay factor of a recurrence in, its space out: the log of it, where that loses nothing, or the factor itself.
+"""A decay factor of a recurrence in, its space out: the log of it, where that loses nothing, or the
+factor itself.
 
-A factor is kept as its log where one exists by algebra alone: ``exp(x)`` is x, ``sigmoid(x)`` is ``logsigmoid(x)``, a product
-is a sum, and what does not change with the inputs and is proven positive is the log of its value. A gate that is given in
-linear space (`0 <= α <= 1`, a `tanh`) stays linear: through the log its gradient at 0 would be lost.
+A factor is kept as its log where one exists by algebra alone: ``exp(x)`` is x, ``sigmoid(x)`` is
+``logsigmoid(x)``, a product is a sum, and what does not change with the inputs and is proven
+positive is the log of its value. A gate that is given in linear space (`0 <= α <= 1`, a `tanh`)
+stays linear: through the log its gradient at 0 would be lost.
 """
 
 from __future__ import annotations
@@ -65,7 +67,12 @@ def decay_of(factor: Factor, ranges: Ranges) -> Decay:
         log = build.node("add", (log, build.node("const", (), expr.shape, 0)), expr.shape)
     space = "linear" if log is None else "log"
     return Decay(
-        space, expr if log is None else log, factor.axes, expr, ranges.of(expr), varies(expr, ranges.spec)
+        space,
+        expr if log is None else log,
+        factor.axes,
+        expr,
+        ranges.of(expr),
+        varies(expr, ranges.spec),
     )
 
 
@@ -99,11 +106,11 @@ class _Logs:
                 return x
             case "sigmoid", (x,):
                 return build.node("logsigmoid", (x,), e.shape)
-            case ("mul" | "div" | "sqrt" | "rsqrt" | "pow"), _:
+            case (("mul" | "div" | "sqrt" | "rsqrt" | "pow"), _):
                 return self._product(e) or self._constant(e)
-            case ("add" | "sub"), (a, b):
+            case (("add" | "sub"), (a, b)):
                 return self._one_plus(e.op, a, b, e) or self._constant(e)
-            case ("max" | "min"), (a, b):
+            case (("max" | "min"), (a, b)):
                 return self._each(e, (a, b)) or self._constant(e)
             case "where", (condition, a, b):
                 return self._each(e, (a, b), (condition,)) or self._constant(e)

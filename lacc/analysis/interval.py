@@ -1,8 +1,10 @@
-"""Intervals of reals in, intervals out: the arithmetic of ranges, with ends that are reached or only approached.
+"""Intervals of reals in, intervals out: the arithmetic of ranges, with ends that are reached or
+only approached.
 
-`lacc.ir.intervals` gives each op's bounds as closed pairs; here an end also knows whether it is attained, so that
-``sigmoid(x)`` is (0, 1) and its logarithm is finite. An infinite end is open where only finite values occur, closed
-where infinity itself may come (a log gate of -inf is a hard reset, and its `exp` is exactly 0).
+`lacc.ir.intervals` gives each op's bounds as closed pairs; here an end also knows whether it is
+attained, so that ``sigmoid(x)`` is (0, 1) and its logarithm is finite. An infinite end is open
+where only finite values occur, closed where infinity itself may come (a log gate of -inf is a hard
+reset, and its `exp` is exactly 0).
 """
 
 from __future__ import annotations
@@ -80,13 +82,15 @@ class Interval:
         return _around([*self._ends, *other._ends])
 
     def meet(self, other: Interval) -> Interval:
-        """What is in both. Of two sound bounds whose meet is empty (their promises clash), the first."""
+        """What is in both. Of two sound bounds whose meet is empty (their promises clash), the
+        first."""
         lo, lo_open = max((self.lo, self.lo_open), (other.lo, other.lo_open))
         hi, hi_closed = min((self.hi, not self.hi_open), (other.hi, not other.hi_open))
         return self if lo > hi else Interval(lo, hi, lo_open, not hi_closed)
 
     def power(self, p: Fraction) -> Interval:
-        """Every value to the power ``p``; with a ``p`` that is not whole, of the values from 0 on."""
+        """Every value to the power ``p``; with a ``p`` that is not whole, of the values from 0
+        on."""
         if p < 0:
             return self.power(-p).reciprocal()
         if p.denominator != 1:

@@ -1,8 +1,10 @@
-"""A recurrence and its promises in, an input that makes its state grow out, where a search finds one.
+"""A recurrence and its promises in, an input that makes its state grow out, where a search finds
+one.
 
-Two runs of the spec's own equations with the same constant inputs and different states: what one token does to their
-difference is the transition, whatever its class, gates of other states and positions included. All candidates run at once,
-on small sizes; the simplest that grows is run again at the sizes of the spec before it is believed.
+Two runs of the spec's own equations with the same constant inputs and different states: what one
+token does to their difference is the transition, whatever its class, gates of other states and
+positions included. All candidates run at once, on small sizes; the simplest that grows is run again
+at the sizes of the spec before it is believed.
 
 Shapes: every value is [2, N, *axes], of two runs and N candidates, with 1 where it does not vary.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +29,10 @@ Array = np.ndarray[Any, Any]
 
 _TOKENS = 40
 _SMALL = 4
-_CANDIDATES = 1024
+_CANDIDATES = 512
 _GROWS = 1.01
 _PLAIN = (0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0, 0.0)
-_COMPARE = {
+_COMPARE: dict[str, Callable[[Array, Array], Any]] = {
     "<": np.less,
     "<=": np.less_equal,
     ">": np.greater,
@@ -41,7 +43,8 @@ _COMPARE = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value of an argument, the same at every token: in all of its entries, or in the first and 0 elsewhere."""
+    """A value of an argument, the same at every token: in all of its entries, or in the first and 0
+    elsewhere."""
 
     name: str
     value: float
@@ -59,7 +62,9 @@ class Setting:
         value = number(self.value)
         if not self.rank:
             return f"{self.name} = {value}"
-        return f"{self.name} = ({value}, 0, …)" if self.first else f"{self.name} = {value} throughout"
+        return (
+            f"{self.name} = ({value}, 0, …)" if self.first else f"{self.name} = {value} throughout"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,8 @@ class Growth:
 
 
 def growth(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Growth | None:
-    """The simplest input found that keeps every promise and makes the state grow without end; None where none is found."""
+    """The simplest input found that keeps every promise and makes the state grow without end; None
+    where none is found."""
     roots = [spec.state(name).update for name in recurrence.states]
     reached = _reached(spec, roots)
     if any(n.op == "attend" or (n.op == "state" and n.value[1] == "T") for n in reached):  # type: ignore[index]
@@ -170,7 +176,8 @@ def _effort(setting: Setting) -> float:
     """How much a reader has to take in: 0 is nothing, 1 and 0.5 are little."""
     if setting.value == 0:
         return 0.0
-    return (1.0 if abs(setting.value) in (0.5, 1.0) else 2.0) + 0.1 * (setting.value < 0)
+    plain = 1.0 if abs(setting.value) in (0.5, 1.0) else 2.0
+    return plain + 0.1 * (setting.value < 0) + 0.5 * (setting.rank > 0 and not setting.first)
 
 
 class _Run:
@@ -200,12 +207,15 @@ class _Run:
             self._past[name] = [self._start(name)]
 
     def factors(self) -> Array:
-        """The growth a token of each candidate, [N]; 0 where it breaks a promise or does not grow like a power."""
+        """The growth a token of each candidate, [N]; 0 where it breaks a promise or does not grow
+        like a power."""
         with np.errstate(all="ignore"):
             allowed = np.ones(self._count, bool)
             for p in self._promises:
-                met = _COMPARE[p.cmp](*self._pair(p))
-                allowed &= np.broadcast_to(met.all(tuple(range(2, met.ndim)))[0], allowed.shape)
+                left, right = self._pair(p)
+                met = np.asarray(_COMPARE[p.cmp](left, right))
+                kept = np.asarray(met.all(tuple(range(2, met.ndim))))
+                allowed &= np.broadcast_to(kept[0], allowed.shape)
             start = self._distance()
             sizes = [start]
             for self._t in range(1, _TOKENS + 1):
@@ -286,7 +296,8 @@ class _Run:
         return self._number(0.0)
 
     def _state(self, node: Expr) -> Array:
-        name, when = node.value  # type: ignore[misc]
+        assert isinstance(node.value, tuple)
+        name, when = node.value
         if when == 0:
             return self._current(name)
         past, back = self._past[name], abs(when)

@@ -1,20 +1,23 @@
-"""A recurrence and its promises in, a verdict out: the state cannot grow, may grow (with an input that does it), or neither.
+"""A recurrence and its promises in, a verdict out: the state cannot grow, may grow (with an input
+that does it), or neither.
 
-What is proven is that one token's transition has norm at most 1: every decay in [-1, 1]; an erase `D - η u uᵀ` by its
-eigenvalues, for `I - β k kᵀ` exactly `|1 - β|k|²| <= 1`; a product of steps (several assignments a token, a decay before or
-after an erase) by the product of their norms. The steps are found in the update itself: an expression that every path from
-the state to its new value runs through is where one step ends and the next begins.
+What is proven is that one token's transition has norm at most 1: every decay in [-1, 1]; an erase
+`D - η u uᵀ` by its eigenvalues, for `I - β k kᵀ` exactly `|1 - β|k|²| <= 1`; a product of steps
+(several assignments a token, a decay before or after an erase) by the product of their norms. The
+steps are found in the update itself: an expression that every path from the state to its new value
+runs through is where one step ends and the next begins.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain, combinations
+from typing import TypeGuard
 
-from lacc.analysis.affine import NotAffine
-from lacc.analysis.algebra import Mono, Poly, add, number, times
+from lacc.analysis.affine import Affine, NotAffine
+from lacc.analysis.algebra import Algebra, Mono, Node, Poly, add, number, times
 from lacc.analysis.classify import affine_step
 from lacc.analysis.interval import Interval
 from lacc.analysis.probe import Growth, growth
@@ -23,16 +26,18 @@ from lacc.analysis.transition import Factor, LowRank, Recurrence
 from lacc.diagnostics import Diagnostic, warning
 from lacc.ir.build import Builder
 from lacc.spec.format import show
-from lacc.spec.model import Expr, Spec, State
+from lacc.spec.model import Expr, Promise, Spec, State
 
 _SLACK = 1e-9
 _STEPS = 12
+_OPTIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """``verdict`` is "proved" (no token can enlarge the state), "may grow" (``witness`` does it and keeps the promises) or
-    "not proved". ``why`` is a sentence; ``help`` the promise that would do, "" where none is known."""
+    """``verdict`` is "proved" (no token can enlarge the state), "may grow" (``witness`` does it and
+    keeps the promises) or "not proved". ``why`` is a sentence; ``help`` the promise that would do,
+    "" where none is known."""
 
     verdict: str
     why: str
@@ -55,18 +60,41 @@ def stability(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Stability:
             return Stability("proved", "it has no memory of its own")
         case "maxplus" | "logsumexp":
             return Stability("proved", "a difference between two states is never enlarged")
-        case "nonlinear":
-            return Stability("not proved", "the update is not linear in the state")
     norm = _proof(spec, recurrence, ranges)
-    if norm is not None and norm.bound <= 1 + _SLACK:
+    if _proves(norm):
         return Stability("proved", "; ".join(norm.because) or "nothing multiplies the state")
+    if not _is_linear(spec, recurrence):
+        return Stability("not proved", "the update is not linear in the state")
     found = growth(spec, recurrence, ranges)
     if found is None:
-        return Stability("not proved", "the promises bound no step that could enlarge the state")
-    inputs = ", ".join(map(str, found.settings))
-    factor = f"{found.factor:.3g}"
-    why = f"{inputs} multiplies it by up to {factor} every token"
-    return Stability("may grow", why, found, _missing_promise(spec, recurrence, ranges))
+        return Stability("not proved", "no proof was found, and no input that makes it grow")
+    why = f"{_inputs(found)} multiplies it by {found.factor:.3g} every token"
+    return Stability("may grow", why, found, _missing(spec, recurrence))
+
+
+def _inputs(found: Growth) -> str:
+    """The settings that are not 0; where there is none, all."""
+    shown = [setting for setting in found.settings if setting.value] or found.settings
+    return ", ".join(map(str, shown)) or "any input"
+
+
+def _proves(norm: _Norm | None) -> TypeGuard[_Norm]:
+    return norm is not None and norm.bound <= 1 + _SLACK
+
+
+def _is_linear(spec: Spec, recurrence: Recurrence) -> bool:
+    """Whether the updates are affine in the states of the recurrence, dense ones included."""
+    affine = Affine(
+        Builder(spec.state(recurrence.states[0]).span),
+        lambda leaf: leaf.value[0] in recurrence.states,  # type: ignore[index]
+    )
+    try:
+        for name in recurrence.states:
+            update = spec.state(name).update
+            affine.terms(update, affine.indices(update))
+    except NotAffine:
+        return False
+    return True
 
 
 def stability_warning(spec: Spec, recurrence: Recurrence, verdict: Stability) -> Diagnostic | None:
@@ -74,26 +102,26 @@ def stability_warning(spec: Spec, recurrence: Recurrence, verdict: Stability) ->
     if verdict.witness is None:
         return None
     culprit = spec.state(recurrence.states[0])
-    inputs = ", ".join(map(str, verdict.witness.settings)) or "any input"
     return warning(
         "LA0501",
         culprit.update.span,
         state=" and ".join(recurrence.states),
-        inputs=inputs,
+        inputs=_inputs(verdict.witness),
         factor=f"{verdict.witness.factor:.3g}",
         help=verdict.help,
     )
 
 
-# ---- proofs ----------------------------------------------------------------------------------------
+# ---- proofs --------------------------------------------------------------------------------------
 
 
 def _proof(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> _Norm | None:
-    """A bound of the transition's norm: of its canonical form, or of the steps that its update is made of."""
+    """A bound of the transition's norm: of its canonical form, or of the steps that its update is
+    made of."""
     if len(recurrence.states) > 1:
         return None
     whole = _step_norm(recurrence, ranges)
-    if whole is not None and whole.bound <= 1 + _SLACK:
+    if _proves(whole):
         return whole
     return _chain(spec.state(recurrence.states[0]), ranges) or whole
 
@@ -121,7 +149,8 @@ def _chain(state: State, ranges: Ranges) -> _Norm | None:
 
 
 def _cuts(state: State) -> list[Expr]:
-    """The nodes that every path from the state to its update runs through, in order: those with all the paths."""
+    """The nodes that every path from the state to its update runs through, in order: those with all
+    the paths."""
     nodes = list(state.update.walk())
     leaves = {id(n) for n in nodes if n.op == "state" and n.value[0] == state.name}  # type: ignore[index]
     if len(leaves) != 1:
@@ -176,7 +205,9 @@ def _product(a: float, b: float) -> float:
 def _erase_norm(step: Recurrence, ranges: Ranges) -> _Norm | None:
     """The norm of ``D + Σ a bᵀ`` where each a bᵀ is, next to D, a multiple of some u uᵀ."""
     axis = step.erases[0].axis
-    if any(e.axis != axis for e in step.erases) or any(f.axes not in ((), (axis,)) for f in step.decays):
+    if any(e.axis != axis for e in step.erases) or any(
+        f.axes not in ((), (axis,)) for f in step.decays
+    ):
         return None
     candidates = [_symmetric(step.decays, step.erases, ranges)]
     if len(step.erases) == 1:
@@ -184,10 +215,9 @@ def _erase_norm(step: Recurrence, ranges: Ranges) -> _Norm | None:
     return min((c for c in candidates if c is not None), key=lambda c: c.bound, default=None)
 
 
-def _one_erase(
-    decays: tuple[Factor, ...], erase: LowRank, ranges: Ranges
-) -> Iterator[_Norm]:
-    """``D (I + γ u uᵀ)`` and ``(I + γ u uᵀ) D``: the larger of 1 and |1 + γ|u|²|, times that of D."""
+def _one_erase(decays: tuple[Factor, ...], erase: LowRank, ranges: Ranges) -> Iterator[_Norm]:
+    """``D (I + γ u uᵀ)`` and ``(I + γ u uᵀ) D``: the larger of 1 and |1 + γ|u|²|, times that of
+    D."""
     algebra = ranges.algebra
     decay, scale = _decay(decays, ranges)
     magnitude, said = 1.0, []
@@ -208,7 +238,9 @@ def _one_erase(
         if along is not None:
             left = ranges.of_poly(add(number(1.0), along))
             bound = _product(magnitude, max(1.0, left.magnitude))
-            yield _Norm(bound, (*said, f"along {show(erase.a)} the erase leaves a factor in {left}"))
+            yield _Norm(
+                bound, (*said, f"along {show(erase.a)} the erase leaves a factor in {left}")
+            )
 
 
 def _along(ratio: Mono, u: Mono, c: float, ranges: Ranges) -> Poly | None:
@@ -223,7 +255,8 @@ def _along(ratio: Mono, u: Mono, c: float, ranges: Ranges) -> Poly | None:
 def _symmetric(
     decays: tuple[Factor, ...], erases: tuple[LowRank, ...], ranges: Ranges
 ) -> _Norm | None:
-    """``D + Σ γ u uᵀ`` with symmetric terms: its eigenvalues lie between min D + Σ γ₋|u|² and max D + Σ γ₊|u|²."""
+    """``D + Σ γ u uᵀ`` with symmetric terms: its eigenvalues lie between min D + Σ γ₋|u|² and max D
+    + Σ γ₊|u|²."""
     algebra = ranges.algebra
     mono, scale = _decay(decays, ranges)
     diagonal = algebra.expanded(mono, scale)
@@ -253,53 +286,83 @@ def _symmetric(
 
 def _decay(decays: tuple[Factor, ...], ranges: Ranges) -> tuple[Mono, float]:
     """The product of the decays as one mono and its coefficient."""
-    mono, scale = (), 1.0
+    mono: Mono = ()
+    scale = 1.0
     for factor in decays:
         more, by = ranges.algebra.monomial(factor.expr)
         mono, scale = times(mono, more), scale * by
     return mono, scale
 
 
-# ---- what would help -------------------------------------------------------------------------------
+# ---- what would help -----------------------------------------------------------------------------
 
 
-def _missing_promise(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> str:
-    """The promises that would bound what is not bounded."""
-    wanted: list[str] = []
-    for factor in recurrence.decays:
-        if not ranges.of(factor.expr).within(-1.0, 1.0):
-            wanted += _bounding(factor.expr, ranges)
-    for erase in recurrence.erases:
-        for leaf in (n for side in (erase.a, erase.b) for n in side.walk()):
-            if leaf.op != "input" or leaf.value[1] != 0:  # type: ignore[index]
+def _missing(spec: Spec, recurrence: Recurrence) -> str:
+    """The fewest promises that would make the proof go through, as advice; "" where none of the
+    usual ones does."""
+    options = list(_options(spec, recurrence))[:_OPTIONS]
+    some = chain.from_iterable(combinations(options, n) for n in range(1, len(options) + 1))
+    for chosen in some:
+        promised = spec
+        for name, promises in chosen:
+            args = (
+                replace(a, promises=a.promises + promises) if a.name == name else a
+                for a in promised.args
+            )
+            promised = replace(promised, args=tuple(args))
+        if _proves(_proof(promised, recurrence, Ranges(promised))):
+            said = ", ".join(dict.fromkeys(_said(promises) for _, promises in chosen))
+            return f"promise it: `where {said}`"
+    return ""
+
+
+Option = tuple[str, tuple[Promise, ...]]
+
+
+def _options(spec: Spec, recurrence: Recurrence) -> Iterator[Option]:
+    """What is usually promised of the arguments that stand in the transition as factors, or under
+    an `exp`."""
+    algebra = Ranges(spec).algebra
+    factors = [f.expr for f in recurrence.decays]
+    factors += [side for erase in recurrence.erases for side in (erase.a, erase.b)]
+    seen: set[str] = set()
+    for expr in factors:
+        for leaf, under_exp in _leaves(expr, algebra):
+            name = leaf.value[0] if leaf.op == "input" else str(leaf.value)  # type: ignore[index]
+            if name in seen:
                 continue
-            name = leaf.value[0]  # type: ignore[index]
-            if len(leaf.shape) == 1 and not math.isfinite(ranges.norm2(leaf)):
-                wanted.append(f"sum({name} * {name}) <= 1")
-            elif not leaf.shape and not ranges.of(leaf).bounded:
-                wanted.append(f"0 < {name} < 1")
-    wanted = list(dict.fromkeys(wanted))
-    return f"promise it: `where {', '.join(wanted)}`" if wanted else ""
+            seen.add(name)
+            build = Builder(leaf.span)
+            zero, one = build.number(0), build.number(1)
+            if under_exp:
+                yield name, (Promise("<=", leaf, zero, leaf.span),)
+            elif len(leaf.shape) == 1 and recurrence.erases:
+                squares = build.node("sum", (build.mul(leaf, leaf),), ())
+                yield name, (Promise("<=", squares, one, leaf.span),)
+            else:
+                yield (
+                    name,
+                    (Promise("<=", zero, leaf, leaf.span), Promise("<=", leaf, one, leaf.span)),
+                )
 
 
-def _bounding(expr: Expr, ranges: Ranges) -> list[str]:
-    """A promise on the one argument of a decay that keeps it in [-1, 1]."""
-    if expr.op == "exp":
-        inner = expr.args[0]
-        name = _argument(inner)
-        if name:
-            return [f"{name} <= 0"]
-        if inner.op == "mul":
-            for one, other in (inner.args, inner.args[::-1]):
-                name = _argument(one)
-                if name and ranges.of(other).lo >= 0:
-                    return [f"{name} <= 0"]
-        return []
-    name = _argument(expr)
-    return [f"0 <= {name} <= 1"] if name else []
+def _leaves(expr: Expr, algebra: Algebra) -> Iterator[tuple[Expr, bool]]:
+    """The arguments that are factors of ``expr``, and those that are factors of an exponent in
+    it."""
+    for index, _ in algebra.monomial(expr)[0]:
+        atom = algebra.atoms[index]
+        if not isinstance(atom, Node):
+            continue
+        if atom.expr.op in ("input", "param"):
+            yield atom.expr, False
+        elif atom.expr.op == "exp":
+            yield from ((leaf, True) for leaf, _ in _leaves(atom.expr.args[0], algebra))
 
 
-def _argument(expr: Expr) -> str:
-    if expr.op == "input":
-        return str(expr.value[0])  # type: ignore[index]
-    return str(expr.value) if expr.op == "param" else ""
+def _said(promises: tuple[Promise, ...]) -> str:
+    """Promises about one argument as a spec would write them."""
+    if len(promises) == 2:
+        low, high = promises
+        return f"{show(low.left)} <= {show(low.right)} <= {show(high.right)}"
+    (promise,) = promises
+    return f"{show(promise.left)} <= {show(promise.right)}"
