@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import lacc
-from lacc.diagnostics import LaccError
+from lacc.runtime import contract
+from lacc.runtime.kernel import Kernel, from_core
+from lacc.runtime.oracle import reference
+from lacc.runtime.signature import signature
+from lacc.verify.checks import CHECKS, Check
+from lacc.verify.harness import verify
 from lacc.verify.inputs import REGIMES, CannotDraw, Sizes, draw, log_gates
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 PROMISES = """variant promises
 dim K = 4, V = 3
@@ -75,4 +86,141 @@ def test_a_promise_that_cannot_be_kept_is_an_error() -> None:
         draw(spec, Sizes())
 
 
-assert LaccError
+Core = contract.Core
+
+
+def kernel(spec: str, change: Callable[[Core], Core] = lambda core: core) -> Kernel:
+    """The reference of a spec, its core changed."""
+    loaded = lacc.load(spec)
+    seen = signature(loaded, dict.fromkeys(contract.MODES, ""))
+    functions = from_core(seen, change(reference(loaded, {})))
+    return Kernel(loaded, "changed", seen, functions, missing={}, verify=lambda: None)
+
+
+def failed(spec: str, subject: Kernel, checks: Mapping[str, Check] = CHECKS) -> set[str]:
+    """The checks that a kernel fails."""
+    report = verify(kernel(spec), [subject], checks=checks)
+    assert report.passed == (not report.failures)
+    return {row for (row, _), cell in report.cells.items() if not cell.passed}
+
+
+@pytest.mark.parametrize("spec", [PROMISES, (EXAMPLES / "gla.la").read_text()], ids=["all", "gla"])
+def test_a_right_kernel_passes(spec: str) -> None:
+    seen: list[tuple[int, int]] = []
+    subject = kernel(spec)
+    report = verify(kernel(spec), [subject], progress=lambda done, of, _: seen.append((done, of)))
+    assert report.passed, str(report)
+    assert seen == [(n, len(seen)) for n in range(len(seen))]
+    assert "every check passed" in str(report)
+
+
+def output(change: Callable[[dict[str, Any], dict[str, Any], Any], Any]) -> Callable[[Core], Core]:
+    """Cores whose output is changed by ``change(x, outputs, run)``."""
+
+    def apply(core: Core) -> Core:
+        def forward(x: Any, state: Any, run: Any) -> Any:
+            outputs, final = core.forward(x, state, run)
+            return {"o": change(x, outputs["o"], run)}, final
+
+        return replace(core, forward=forward)
+
+    return apply
+
+
+def argument(name: str, change: Callable[[Any], Any]) -> Callable[[Core], Core]:
+    """Cores that see an argument changed."""
+
+    def apply(core: Core) -> Core:
+        def forward(x: Any, state: Any, run: Any) -> Any:
+            return core.forward({**x, name: change(x[name])}, state, run)
+
+        return replace(core, forward=forward)
+
+    return apply
+
+
+def gradient(name: str, factor: float) -> Callable[[Core], Core]:
+    """Cores with a factor on one gradient."""
+
+    def apply(core: Core) -> Core:
+        def backward(*given: Any) -> Any:
+            gradients, initial = core.backward(*given)
+            found = initial if name in initial else gradients
+            if name in found:
+                found[name] = found[name] * factor
+            return gradients, initial
+
+        return replace(core, backward=backward)
+
+    return apply
+
+
+def forgetful(core: Core) -> Core:
+    """Starts every call from zero."""
+    return replace(core, forward=lambda x, state, run: core.forward(x, {**state, "S": None}, run))
+
+
+def late(x: Any, o: Any, run: Any) -> Any:
+    """Wrong from the first token of the third chunk on."""
+    return np.where((np.arange(run.T) >= 16)[None, :, None, None], o * (1 + 1e-6), o)
+
+
+MUTANTS = {
+    "a gradient's sign": (gradient("g", -1), {"lengths", "float32"}),
+    "a gradient's last digits": (gradient("k", 1 + 1e-7), {"lengths"}),
+    "an initial gradient": (gradient("S", 0.5), {"initial state", "split"}),
+    "no initial state": (forgetful, {"initial state", "split", "packed"}),
+    "a later chunk": (output(late), {"lengths"}),
+    "a clamped gate": (
+        argument("g", lambda g: np.maximum(g, -15)),
+        {"strong gates", "hard resets"},
+    ),
+    "a gate too weak": (argument("g", lambda g: np.minimum(g, -2e-4)), {"weak gates", "bounds"}),
+    "half precision": (argument("v", lambda v: v.astype(np.float16)), {"lengths", "float32"}),
+    "float32 inside": (argument("v", lambda v: v.astype(np.float32)), {"lengths"}),
+    "a look ahead": (
+        output(lambda x, o, run: o + 1e-14 * x["v"].astype(np.float64).sum(1, keepdims=True)),
+        {"causal"},
+    ),
+    "a NaN": (output(lambda x, o, run: np.where(o > 1, np.nan, o)), {"lengths", "bfloat16"}),
+    "a crash": (output(lambda x, o, run: o[:, :, :99].reshape(o.shape)[run.T - 9]), {"lengths"}),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_kernel_fails(name: str) -> None:
+    change, expected = MUTANTS[name]
+    spec = (EXAMPLES / "gla.la").read_text()
+    checks = {row: check for row, check in CHECKS.items() if row in expected}
+    assert failed(spec, kernel(spec, change), checks) == expected
+
+
+@pytest.mark.parametrize(("option", "row"), [("valid", "padded"), ("cu_seqlens", "packed")])
+def test_an_ignored_option_fails(option: str, row: str) -> None:
+    spec = (EXAMPLES / "gla.la").read_text()
+    right = kernel(spec)
+
+    def without(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x, **options: function(x, **{n: y for n, y in options.items() if n != option})
+
+    functions = (without(right._forward), right._step, without(right._vjp))
+    missing: dict[str, Any] = {}
+    wrong = Kernel(right.spec, "deaf", right.signature, functions, missing=missing, verify=list)
+    assert failed(spec, wrong) == {row}
+
+
+def test_a_failure_says_how_to_see_it_again() -> None:
+    spec = (EXAMPLES / "gla.la").read_text()
+    checks = {"lengths": CHECKS["lengths"]}
+    report = verify(kernel(spec), [kernel(spec, gradient("g", -1))], checks=checks)
+    line = next(line for line in report.failures if line.startswith("lengths, changed recurrent"))
+    assert re.search(r"d g off by 2.0e\+00 against 1.0e-09 at Case\(T=\d+, .*seed=0", line)
+    assert "FAIL 2e+00 / 1e-09" in str(report)
+
+
+def test_growth_is_reported_not_failed() -> None:
+    spec = PROMISES.replace("exp(g) *", "(1 + exp(-g)) * 5 *").replace("a * ", "")
+    report = verify(kernel(spec), [kernel(spec)])
+    assert report.passed, str(report)
+    assert any(cell.growth > 1e6 for cell in report.cells.values())
+    assert "grows to" in str(report)

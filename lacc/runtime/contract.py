@@ -314,7 +314,8 @@ class _Call:
         """The sum of the copies, back at the level of ``value``."""
         if value.level == "head":
             return x
-        x = np.add.reduceat(x, range(0, self.sizes["#H"], self.copies(value)), axis)
+        with np.errstate(invalid="ignore"):
+            x = np.add.reduceat(x, range(0, self.sizes["#H"], self.copies(value)), axis)
         return x if value.level == "group" else x.squeeze(axis)
 
     def first(self, value: Value, x: Array, axis: int) -> Array:

@@ -78,15 +78,12 @@ class _Drawing:
     def kept(self, arg: Arg, promises: list[Promise], x: Array) -> Array:
         """At which leading indices of ``arg`` its promises hold when it is ``x``."""
         trial = {**self.arrays, arg.name: self.align(arg, self.rounded(x))}
-        slack = 16 * float(np.finfo(np.float32 if x.size and self.coarse else np.float64).eps)
+        rounding = 2.0**-7 if np.dtype(self.dtype).name == "bfloat16" else np.finfo(self.dtype).eps
+        slack = 16 * float(rounding)
         kept = np.ones(self.full, bool)
         for promise in promises:
             kept = kept & holds(promise, trial, self.full, self.dims, slack)
         return self.own(arg, kept)
-
-    @property
-    def coarse(self) -> bool:
-        return bool(np.dtype(self.dtype) != np.float64)
 
     def own(self, arg: Arg, kept: Array) -> Array:
         """What holds at [B, T, H] at the leading indices of ``arg``."""
