@@ -99,7 +99,7 @@ def grad_pow(f: Any, ct: Array, y: Array, x: Array, p: Array) -> tuple[Array, Ar
     if isinstance(p, int | float):
         return f.pull(ct, f.mul(2, x) if p == 2 else f.mul(p, f.pow(x, p - 1)) if p else 0), None
     slope = f.where(f.eq(p, 0), 0, f.mul(p, f.pow(x, f.sub(p, 1))))
-    at_zero = f.where(f.ge(p, 0), 0, -math.inf)
+    at_zero = f.where(f.ge(p, 0), 0, f.neg(y))
     return f.pull(ct, slope), f.pull(ct, f.where(f.eq(x, 0), at_zero, f.mul(y, f.log(x))))
 
 
