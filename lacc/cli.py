@@ -158,8 +158,8 @@ def verify(
     from lacc import driver
 
     loaded = _load(spec, define)
-    with report.working(f"verifying {loaded.name} on {target}"):
-        result = driver.verify(loaded, target=target, full=full)
+    with report.counting(f"verifying {loaded.name} on {target}") as progress:
+        result = driver.verify(loaded, target, full=full, progress=progress)
     report.say(str(result))
     if not result.passed:
         raise typer.Exit(1)

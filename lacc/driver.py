@@ -9,7 +9,7 @@ The only module that sees frontends and backends.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -26,7 +26,9 @@ from lacc.spec.model import Spec
 from lacc.spec.syntax import File
 
 if TYPE_CHECKING:
+    from lacc.tile.derive import Derived
     from lacc.runtime.kernel import Kernel
+    from lacc.verify.report import Report
 
 Given = str | os.PathLike[str] | File | Spec
 """A spec as users give it: a path, source text (more than one line), what a frontend read, or a checked spec."""
@@ -84,7 +86,67 @@ def compile(
     """
     target_named(target)
     spec = load(given, overrides)
-    return _reference(spec)
+    if target == "reference":
+        return _reference(spec)
+    return _numpy(spec, dtype, mode, chunk)
+
+
+def analyse(spec: Spec) -> Derived:
+    """All tile programs of a spec, and why what it lacks does not exist."""
+    from lacc.tile.derive import derive
+
+    return derive(spec)
+
+
+def verify(
+    given: Given,
+    target: str = "numpy",
+    *,
+    full: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
+    **overrides: float,
+) -> Report:
+    """Every check of every mode of a spec on ``target`` against the reference; ``full`` draws more."""
+    from lacc.verify.harness import verify
+
+    spec = load(given, overrides)
+    kernel = compile(spec, target)
+    reference = kernel if target == "reference" else _reference(spec)
+    return verify(reference, [kernel], full=full, progress=progress)
+
+
+def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
+    """One NumPy file, loaded."""
+    from lacc.backends.to_numpy import to_numpy
+    from lacc.plan.choose import choose
+    from lacc.runtime.contract import MODES
+    from lacc.runtime.kernel import Kernel, from_source
+    from lacc.runtime.signature import signature
+
+    derived = analyse(spec)
+    missing = {
+        mode: error("LA0602", obstacle.expr.span, reason=obstacle.reason)
+        for mode, obstacle in derived.modes.items()
+        if obstacle is not None
+    }
+    if not {"chunk", "recurrent"} - missing.keys():
+        raise LaccError([missing["recurrent"]])
+    plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk)
+    reasons = {m: obstacle.reason if obstacle else "" for m, obstacle in derived.modes.items()}
+    seen = signature(spec, {m: reasons.get(m, "") for m in MODES})
+    source = to_numpy(spec, derived, plan, seen)
+    return Kernel(
+        spec,
+        "numpy",
+        seen,
+        from_source(seen.name, source),
+        missing=missing,
+        verify=partial(verify, spec, "numpy"),
+        source=source,
+        plan=plan,
+        mode=mode,
+        chunk=chunk,
+    )
 
 
 def _reference(spec: Spec) -> Kernel:
@@ -105,7 +167,8 @@ def _reference(spec: Spec) -> Kernel:
     seen = signature(spec, dict.fromkeys(MODES, ""))
     draws = {name: partial(samplers.draw, name) for name in samplers.SAMPLERS}
     functions = from_core(seen, reference(spec, draws))
-    return Kernel(spec, "reference", seen, functions, missing=missing, verify=lambda: None)
+    check = partial(verify, spec, "reference")
+    return Kernel(spec, "reference", seen, functions, missing=missing, verify=check)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -84,6 +84,25 @@ def working(what: str) -> Iterator[None]:
     finally:
         done.set()
         spinner.join()
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on the terminal's standard error; the function given takes what is done, of how many, and what is next."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, current: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True, no_color=not colored(sys.stderr))
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+
+        def advance(done: int, total: int, current: str) -> None:
+            bar.update(task, completed=done, total=total, description=f"{what}: {current}")
+
+        yield advance
 
 
 def foreign(path: Path) -> bool:
