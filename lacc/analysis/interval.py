@@ -123,8 +123,7 @@ class Interval:
         return (self.lo, self.lo_open), (self.hi, self.hi_open)
 
     def __str__(self) -> str:
-        left = "(" if self.lo_open or math.isinf(self.lo) else "["
-        right = ")" if self.hi_open or math.isinf(self.hi) else "]"
+        left, right = "(" if self.lo_open else "[", ")" if self.hi_open else "]"
         return f"{left}{number(self.lo)}, {number(self.hi)}{right}"
 
 
@@ -136,7 +135,7 @@ def number(value: float) -> str:
     """A number as a report shows it: short, whole numbers without a point."""
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    return f"{value:.6g}"
+    return f"{value + 0.0:.6g}"
 
 
 def _times(a: End, b: End) -> End:

@@ -45,12 +45,16 @@ class Stability:
     help: str = ""
 
 
+Reason = tuple[str, Expr | None]
+"""A text with a place for an expression."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Norm:
     """A bound of the norm of a step, and what it rests on."""
 
     bound: float
-    because: tuple[str, ...]
+    because: tuple[Reason, ...]
 
 
 def stability(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Stability:
@@ -62,7 +66,9 @@ def stability(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Stability:
             return Stability("proved", "a difference between two states is never enlarged")
     norm = _proof(spec, recurrence, ranges)
     if _proves(norm):
-        return Stability("proved", "; ".join(norm.because) or "nothing multiplies the state")
+        names = named(spec)
+        because = [said.format(expr and show(expr, names)) for said, expr in norm.because]
+        return Stability("proved", "; ".join(because) or "nothing multiplies the state")
     if not _is_linear(spec, recurrence):
         return Stability("not proved", "the update is not linear in the state")
     found = growth(spec, recurrence, ranges)
@@ -70,6 +76,11 @@ def stability(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Stability:
         return Stability("not proved", "no proof was found, and no input that makes it grow")
     why = f"{_inputs(found)} multiplies it by {found.factor:.3g} every token"
     return Stability("may grow", why, found, _missing(spec, recurrence))
+
+
+def named(spec: Spec) -> dict[Expr, str]:
+    """The names that a spec gives to expressions, numbers and bare arguments aside."""
+    return {d.expr: d.name for d in reversed(spec.definitions) if d.expr.args}
 
 
 def _inputs(found: Growth) -> str:
@@ -190,11 +201,12 @@ def _step_norm(step: Recurrence, ranges: Ranges) -> _Norm | None:
         return None
     if step.erases:
         return _erase_norm(step, ranges)
-    bound, because = 1.0, []
+    bound = 1.0
+    because: list[Reason] = []
     for factor in step.decays:
         interval = ranges.of(factor.expr)
         bound = _product(bound, interval.magnitude)
-        because.append(f"{show(factor.expr)} is in {interval}")
+        because.append((f"{{}} is in {interval}", factor.expr))
     return _Norm(bound, tuple(because))
 
 
@@ -220,11 +232,12 @@ def _one_erase(decays: tuple[Factor, ...], erase: LowRank, ranges: Ranges) -> It
     D."""
     algebra = ranges.algebra
     decay, scale = _decay(decays, ranges)
-    magnitude, said = 1.0, []
+    magnitude = 1.0
+    said: list[Reason] = []
     for factor in decays:
         interval = ranges.of(factor.expr)
         magnitude = _product(magnitude, interval.magnitude)
-        said.append(f"{show(factor.expr)} is in {interval}")
+        said.append((f"{{}} is in {interval}", factor.expr))
     a, ca = algebra.monomial(erase.a)
     b, cb = algebra.monomial(erase.b)
     if not scale or not ca or not cb:
@@ -238,9 +251,8 @@ def _one_erase(decays: tuple[Factor, ...], erase: LowRank, ranges: Ranges) -> It
         if along is not None:
             left = ranges.of_poly(add(number(1.0), along))
             bound = _product(magnitude, max(1.0, left.magnitude))
-            yield _Norm(
-                bound, (*said, f"along {show(erase.a)} the erase leaves a factor in {left}")
-            )
+            kept = f"along {{}} the erase leaves a factor in {left}", erase.a
+            yield _Norm(bound, (*said, kept))
 
 
 def _along(ratio: Mono, u: Mono, c: float, ranges: Ranges) -> Poly | None:
@@ -265,7 +277,7 @@ def _symmetric(
     around = ranges.of_poly(diagonal)
     scalar = not any(algebra.is_vector(atom) for atom, _ in mono)
     low, high, moved = around.lo, around.hi, diagonal
-    said = [f"{show(f.expr)} is in {ranges.of(f.expr)}" for f in decays]
+    said: list[Reason] = [(f"{{}} is in {ranges.of(f.expr)}", f.expr) for f in decays]
     for erase in erases:
         (a, ca), (b, cb) = algebra.monomial(erase.a), algebra.monomial(erase.b)
         ratio = times(b, a, Fraction(-1))
@@ -280,7 +292,7 @@ def _symmetric(
     if scalar and len(erases) == 1:
         both = around.hull(ranges.of_poly(moved))
         low, high = max(low, both.lo), min(high, both.hi)
-    said.append(f"with the erase its eigenvalues are in {Interval(low, high)}")
+    said.append((f"with the erase its eigenvalues are in {Interval(low, high)}", None))
     return _Norm(max(abs(low), abs(high)), tuple(said))
 
 

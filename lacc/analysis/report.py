@@ -1,0 +1,409 @@
+"""A spec and its recurrences in, what the compiler found in it out, in the words of papers: plain
+data, and its text.
+
+    sections = report(spec, recurrences(spec), modes)
+    print(text(sections))
+
+Everything is said of the structure that was found, never of a variant that it looks like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+from textwrap import wrap
+
+from lacc.analysis.affine import Affine, NotAffine
+from lacc.analysis.algebra import times
+from lacc.analysis.decay import Decay, decays_of, learned, varies
+from lacc.analysis.interval import number
+from lacc.analysis.ranges import Ranges
+from lacc.analysis.stability import Stability, named, stability
+from lacc.analysis.transition import LowRank, Obstacle, Recurrence, Write
+from lacc.ir.build import Builder
+from lacc.ir.graph import Need, needs
+from lacc.spec.format import show
+from lacc.spec.model import Definition, Expr, Output, Spec, State
+from lacc.spec.shapes import Shape, Size
+
+_CLASSES = {
+    "identity": "the identity: the state only accumulates",
+    "scalar": "a scalar decay",
+    "diagonal (rows)": "a diagonal decay on the side of {rows}",
+    "diagonal (columns)": "a diagonal decay on the side of {columns}",
+    "diagonal (both sides)": "a diagonal decay on both sides, {rows} and {columns}",
+    "elementwise": "a decay of its own for every entry",
+    "dense": "dense: entries of the state are mixed",
+    "coupled": "two or more states that need one another",
+}
+_KINDS = {
+    "maxplus": "a running maximum (max-plus)",
+    "logsumexp": "a running log-sum-exp",
+    "nonlinear": "nonlinear in the state",
+    "value": "none: a value of each token, kept for later ones",
+}
+_ARGUMENTS = ("input", "param", "buffer")
+_INTERVAL = re.compile(r"([\[(][-\d.inf]+,) ")
+_WIDTH, _LABEL = 100, 16
+_MODES = ("recurrent", "step", "chunk", "parallel")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the report: rows of a label and what is said."""
+
+    title: str
+    rows: tuple[tuple[str, str], ...]
+
+
+def report(
+    spec: Spec,
+    recurrences: Sequence[Recurrence],
+    modes: Mapping[str, Obstacle | None],
+    ranges: Ranges | None = None,
+) -> tuple[Section, ...]:
+    """What was found in ``spec``. ``modes`` says of each mode what prevents it, None where nothing
+    does."""
+    teller = _Teller(spec, ranges or Ranges(spec))
+    sections = [Section("spec", tuple(teller.spec_rows()))]
+    features = tuple(teller.features())
+    sections += [Section("feature map", features)] if features else []
+    for recurrence in recurrences:
+        noun = "state" if len(recurrence.states) == 1 else "states"
+        names = ", ".join(
+            f"{name} {teller.shape(spec.state(name).shape)}" for name in recurrence.states
+        )
+        sections.append(Section(f"{noun} {names}", tuple(teller.recurrence(recurrence))))
+    sections += [Section("normalizer", tuple(teller.normalizers(recurrences)))]
+    sections += [Section("readout", tuple(teller.readouts()))]
+    sections += [Section("modes", tuple(teller.modes(modes)))]
+    return tuple(section for section in sections if section.rows)
+
+
+def text(sections: Sequence[Section]) -> str:
+    """The report as text: rows under the title of their section, long ones wrapped."""
+    labels = [label for section in sections for label, _ in section.rows]
+    width = max((len(label) for label in labels if len(label) <= _LABEL), default=0)
+    lines = []
+    for section in sections:
+        lines.append(section.title)
+        for label, said in section.rows:
+            lines += wrap(
+                _INTERVAL.sub("\\1\N{NO-BREAK SPACE}", said),
+                _WIDTH,
+                initial_indent=f"  {label:<{width}}  ",
+                subsequent_indent=" " * (width + 4),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
+
+
+class _Teller:
+    def __init__(self, spec: Spec, ranges: Ranges) -> None:
+        self.spec, self.ranges = spec, ranges
+        self.names = named(spec)
+        self.sizes = {dim.size: name for name, dim in reversed(spec.dims.items())}
+
+    def say(self, expr: Expr) -> str:
+        """An expression, with the spec's names for its parts."""
+        return show(expr, self.names)
+
+    def shape(self, shape: Shape) -> str:
+        """A shape in the names of dims."""
+        if not shape:
+            return "scalar"
+        return f"[{', '.join(map(self.size, shape))}]"
+
+    def size(self, size: Size) -> str:
+        """A size: the dim that is declared as it, else its formula."""
+        return self.sizes.get(size, str(size))
+
+    def formula(self, definition: Definition) -> str:
+        """The right side of a definition."""
+        return show(definition.expr, {e: n for e, n in self.names.items() if e != definition.expr})
+
+    def spec_rows(self) -> Iterator[tuple[str, str]]:
+        """Name, first line of its documentation, sizes."""
+        yield "variant", self.spec.name
+        if self.spec.doc:
+            yield "source", " ".join(self.spec.doc.split("\n\n")[0].split())
+        sizes = [f"{dim.name} = {dim.default}" for dim in self.spec.dims.values()]
+        if sizes:
+            yield "sizes", ", ".join(sizes)
+
+    # ---- feature maps ---------------------------------------------------------------------------
+
+    def features(self) -> Iterator[tuple[str, str]]:
+        """One row for each application: what it is, its size, its sign."""
+        for definition in self.spec.definitions:
+            if definition.role != "feature":
+                continue
+            interval = self.ranges.of(definition.expr)
+            said = f"{self.formula(definition)}: {self.shape(definition.expr.shape)}"
+            if interval.positive:
+                said += ", positive"
+            elif interval.lo >= 0:
+                said += ", not negative"
+            else:
+                said += ", of either sign"
+            yield definition.name, said
+
+    # ---- recurrences ----------------------------------------------------------------------------
+
+    def recurrence(self, recurrence: Recurrence) -> Iterator[tuple[str, str]]:
+        """Transition, gates, erases, writes, start, direction, stability."""
+        states = [self.spec.state(name) for name in recurrence.states]
+        yield "transition", self.transition(recurrence, states[0])
+        for decay in decays_of(recurrence, self.ranges):
+            yield "gate", self.gate(decay, states[0])
+        for erase in recurrence.erases:
+            yield "erase", self.erase(erase, recurrence)
+        for write in recurrence.writes:
+            yield "write", self.write(write)
+        if recurrence.kind != "affine" or len(states) > 1:
+            for state in states:
+                yield "update", f"{state.name}[t] = {self.say(state.update)}"
+        for state in states:
+            if state.initial.value != 0:
+                yield "start", f"{state.name} starts at {self.say(state.initial)}"
+        if recurrence.direction == "backward":
+            yield "direction", "backward: from the last token to the first"
+        if recurrence.kind != "value":
+            yield "stability", self.stable(stability(self.spec, recurrence, self.ranges))
+
+    def transition(self, recurrence: Recurrence, state: State) -> str:
+        """The class, in words."""
+        if recurrence.kind in _KINDS:
+            return _KINDS[recurrence.kind]
+        sides = {name: self.size(s) for name, s in zip(("rows", "columns"), state.shape)}
+        if not recurrence.erases:
+            return _CLASSES[recurrence.transition].format(**sides)
+        side = self.size(state.shape[recurrence.erases[0].axis])
+        axes = {axis for factor in recurrence.decays for axis in factor.axes}
+        decay = "the identity"
+        if recurrence.decays:
+            decay = "a diagonal decay" if axes else "a scalar decay"
+        return f"{decay} and an erase of rank {recurrence.rank} on the side of {side}"
+
+    def gate(self, decay: Decay, state: State) -> str:
+        """One decay: its name and formula, how many there are, what it depends on, range, space."""
+        formula = show(decay.factor, {e: n for e, n in self.names.items() if e != decay.factor})
+        name = self.names.get(decay.factor)
+        parts = [f"{name} = {formula}" if name and name != formula else formula]
+        parts.append(self.per(decay, state))
+        parts.append(self.source(decay.factor))
+        interval = self.ranges.of(decay.factor)
+        parts.append(f"in {interval}")
+        if decay.space == "log":
+            logs = self.ranges.of(decay.expr)
+            parts.append(f"kept as its log {self.say(decay.expr)}, in {logs}")
+        else:
+            parts.append("kept as it is, in linear space")
+        if not decay.bounded:
+            parts.append("not bounded by 1")
+        return f"{parts[0]}: {', '.join(parts[1:])}"
+
+    def per(self, decay: Decay, state: State) -> str:
+        """How many values a decay has, and for what each."""
+        count = "a scalar"
+        if len(decay.axes) == 2:
+            count = "one per entry"
+        elif decay.axes:
+            count = f"one per channel of {self.size(state.shape[decay.axes[0]])}"
+        nodes = list(decay.factor.walk())
+        read = {n.value[0] if n.op == "input" else n.value for n in nodes if n.op in _ARGUMENTS}  # type: ignore[index]
+        levels = {arg.per for arg in self.spec.args if arg.name in read}
+        levels |= {state.per for n in nodes if n.op == "state"}
+        if "head" in levels or any(n.op in ("head", "H") for n in nodes):
+            return f"{count} per head"
+        return f"{count} per group" if "group" in levels else count
+
+    def source(self, expr: Expr) -> str:
+        """What a factor depends on."""
+        nodes = list(expr.walk())
+        if any(node.op == "input" for node in nodes):
+            return "data dependent"
+        if any(node.op == "state" for node in nodes):
+            return "driven by another state"
+        if varies(expr, self.spec):
+            return "of the position"
+        return "learned, the same at every token" if learned(expr) else "fixed"
+
+    def erase(self, erase: LowRank, recurrence: Recurrence) -> str:
+        """What is read from the state and where it is taken out, against the write."""
+        algebra = self.ranges.algebra
+        a, b = algebra.monomial(erase.a), algebra.monomial(erase.b)
+        ratio = times(b[0], a[0], Fraction(-1))
+        symmetric = not any(algebra.is_vector(atom) for atom, _ in ratio)
+        state = recurrence.states[0]
+        column = self.say(erase.a)
+        build = Builder(erase.b.span)
+        row, sign = (erase.b.args[0], "-") if erase.b.op == "neg" else (erase.b, "")
+        along = self.say(build.transpose(row))
+        said = f"{sign}{column} @ ({along} @ {state})"
+        if erase.axis == 1:
+            said = f"{sign}({state} @ {self.factor(row)}) @ {self.say(build.transpose(erase.a))}"
+        said += f": reads the state along {self.say(row)}"
+        said = said if symmetric else f"{said}, changes it along {column}"
+        keys = [write.on((erase.axis,)) for write in recurrence.writes]
+        if recurrence.merged:
+            return f"{said}; what {column} holds is taken out before the write (delta rule)"
+        if any(key is not None and self.same(key, erase.a) for key in keys):
+            return f"{said}; on the same column as a write"
+        return said
+
+    def same(self, a: Expr, b: Expr) -> bool:
+        """Whether two expressions are equal as polynomials."""
+        return self.ranges.algebra.poly(a) == self.ranges.algebra.poly(b)
+
+    def write(self, write: Write) -> str:
+        """The product that is added, and its rank."""
+        sides = {factor.axes: factor.expr for factor in write.factors}
+        scalars, keys = self.keys(sides.get(()), sides.get((0,)))
+        rows, columns = keys, self.factor(sides.get((1,)))
+        entries = self.factor(sides.get((0, 1)))
+        parts = [part for part in (*scalars, entries) if part]
+        if rows and columns:
+            parts.append(f"{rows} @ {columns}.T")
+        else:
+            parts += [part for part in (rows, columns) if part]
+        said = " * ".join(parts)
+        if (0, 1) in sides:
+            return f"{said}, entry by entry"
+        return f"{said}, rank 1" if rows and columns else said
+
+    def keys(self, scalar: Expr | None, rows: Expr | None) -> tuple[list[str], str]:
+        """Scalar factors and the factor on the rows; a named product of some of both by its
+        name."""
+        scalars = list(_factors(scalar)) if scalar else []
+        if rows is None or rows in self.names:
+            return [self.factor(e) for e in scalars], self.factor(rows)
+        algebra = self.ranges.algebra
+        named = {
+            algebra.monomial(e): name for e, name in self.names.items() if e.shape == rows.shape
+        }
+        for count in range(len(scalars) + 1):
+            for inside in combinations(scalars, count):
+                product = rows
+                for e in inside:
+                    product = Builder(rows.span).mul(e, product)
+                if (name := named.get(algebra.monomial(product))) is not None:
+                    return [self.factor(e) for e in scalars if e not in inside], name
+        return [self.factor(e) for e in scalars], self.factor(rows)
+
+    def factor(self, expr: Expr | None) -> str:
+        """A factor of a product, in brackets where it is a sum."""
+        if expr is None:
+            return ""
+        said = self.say(expr)
+        return f"({said})" if expr.op in ("add", "sub", "neg") and expr not in self.names else said
+
+    def stable(self, verdict: Stability) -> str:
+        """The verdict and why."""
+        return f"{verdict.verdict}: {verdict.why}" + (f"; {verdict.help}" if verdict.help else "")
+
+    # ---- normalizers and readouts ---------------------------------------------------------------
+
+    def normalizers(self, recurrences: Sequence[Recurrence]) -> Iterator[tuple[str, str]]:
+        """Every divisor on the way to an output that holds a state."""
+        found = {name: r for r in recurrences for name in r.states}
+        divisors: dict[Expr, list[Output]] = {}
+        for output in self.spec.outputs:
+            for node in output.expr.walk():
+                if node.op == "div" and needs(node.args[1]):
+                    divisors.setdefault(node.args[1], []).append(output)
+        for divisor, outputs in divisors.items():
+            interval = self.ranges.of(divisor)
+            floor = "may be 0"
+            if interval.positive:
+                floor = f"at least {number(interval.lo)}" if interval.lo > 0 else "positive"
+            elif interval.lo < 0 < interval.hi:
+                floor = "may change its sign"
+            formula = show(divisor, {e: n for e, n in self.names.items() if e != divisor})
+            label = self.names.get(divisor, "divisor")
+            yield label, f"{formula}, {floor}"
+            below = {need.state for need in needs(divisor)}
+            above = {n.state for o in outputs for n in needs(o.expr)} - below
+            for name in sorted(below, key=list(found).index):
+                for other in sorted(above, key=list(found).index):
+                    if found[name].direction == found[other].direction:
+                        yield name, self.relation(found[name], found[other])
+
+    def relation(self, below: Recurrence, above: Recurrence) -> str:
+        """How a normaliser's state goes with the state it normalises."""
+        other = above.states[0]
+        keys = [[w.on((0,)) for w in r.writes] for r in (below, above)]
+        decays = [[f.expr for f in r.decays] for r in (below, above)]
+        if below.kind != "affine" or above.kind != "affine":
+            return f"a state of its own beside {other}"
+        decay = len(decays[0]) == len(decays[1]) and all(map(self.same, *decays))
+        write = len(keys[0]) == len(keys[1]) and all(
+            a is not None and b is not None and self.same(a, b) for a, b in zip(*keys)
+        )
+        if decay and write:
+            return f"shares decay and keys with {other}: one more column of it, of ones"
+        if decay:
+            return f"shares the decay of {other}, with a write of its own"
+        return f"has {'a' if below.decays else 'no'} decay of its own, unlike {other}"
+
+    def readouts(self) -> Iterator[tuple[str, str]]:
+        """Every output: its formula, where it reads, what else it adds."""
+        order = [state.name for state in self.spec.states]
+        for output in self.spec.outputs:
+            read = needs(output.expr)
+            parts = [self.say(output.expr)]
+            when: dict[str, list[str]] = {}
+            for need in sorted(read, key=lambda n: order.index(n.state)):
+                when.setdefault(self.when(need), []).append(need.state)
+            parts += [f"reads {', '.join(states)} {time}" for time, states in when.items()]
+            if not read:
+                parts.append("reads no state")
+            elif self.adds(output.expr):
+                parts.append("plus a term of this token alone")
+            yield output.name, "; ".join(parts)
+
+    def when(self, need: Need) -> str:
+        """When a state is read."""
+        backward = self.spec.state(need.state).direction == "backward"
+        if need.when == "T":
+            return "at the last token (non-causal)"
+        if need.when == 0:
+            return "after the backward update (non-causal)" if backward else "after the update"
+        assert isinstance(need.when, int)
+        distance = need.when if backward else -need.when
+        said = "before the update" if distance == 1 else f"of {distance} tokens ago"
+        return f"{said} (backward, non-causal)" if backward else said
+
+    def adds(self, expr: Expr) -> bool:
+        """Whether a term without a state stands beside those with one, division left out."""
+        while expr.op == "div":
+            expr = expr.args[0]
+        affine = Affine(Builder(expr.span), lambda leaf: True)
+        try:
+            terms = affine.terms(expr, affine.indices(expr))
+        except NotAffine:
+            return False
+        return any(t.state is None for t in terms) and any(t.state for t in terms)
+
+    def modes(self, modes: Mapping[str, Obstacle | None]) -> Iterator[tuple[str, str]]:
+        """Which modes exist, and the term that prevents each of the others."""
+        for mode in [m for m in _MODES if m in modes]:
+            obstacle = modes[mode]
+            if obstacle is None:
+                yield mode, "yes"
+                continue
+            line, _ = obstacle.expr.span.source.position(obstacle.expr.span.start)
+            yield mode, f"no: {obstacle.reason}: {self.say(obstacle.expr)} (line {line})"
+
+
+def _factors(expr: Expr) -> Iterator[Expr]:
+    """The factors of a product, in order."""
+    if expr.op == "mul":
+        for arg in expr.args:
+            yield from _factors(arg)
+    else:
+        yield expr
