@@ -52,15 +52,16 @@ class ChunkBuilder(Reader):
         self._outs: dict[str, int] = {}
         self._writes: dict[str, list[dict[int, int]]] = {}
         self._scans: dict[str, int] = {}
+        self._parts: dict[str, tuple[int, int]] = {}
 
     def fill(self) -> None:
         """Lowers the stage's outputs and what it carries on; may store reads in earlier stages."""
         for out in self.spec.outputs:
             if out.name in self.stage.outputs:
-                value = self.f.expand(self.lower(out.expr), ("t", *self.naming.axes(out.shape)))
+                value = self.f.arrange(self.lower(out.expr), ("t", *self.naming.axes(out.shape)))
                 self._outs[out.ascii] = self.f.named(value, out.ascii)
         for name in self.stage.states:
-            value = self.f.expand(self._next(name), self.axes_of(name))
+            value = self.f.arrange(self._next(name), self.axes_of(name))
             self._outs[f"state:{self.spec.state(name).ascii}"] = value
 
     def program(self) -> Program:
@@ -104,7 +105,7 @@ class ChunkBuilder(Reader):
 
     def store(self, value: int, axes: Axes) -> str:
         """Adds a per-token value to what the stage gives, for a later stage; its name."""
-        value = self.f.expand(value, ("t", *axes))
+        value = self.f.arrange(value, ("t", *axes))
         prefix = f"stored:{self.number}."
         known = [n for n in self._outs if n.startswith(prefix)]
         name = next((n for n in known if self._outs[n] == value), f"{prefix}{len(known)}")
@@ -225,7 +226,10 @@ class ChunkBuilder(Reader):
         f, state = self.f, self.spec.state(name)
         own = self.axes_of(name)
         if not self.forms[name].contracted:
-            return f.op("row", (self._scanned(name),), True)
+            self._scanned(name)
+            local, prefix = self._parts[name]
+            start = f.load("state", state.ascii, own)
+            return f.add(f.op("row", (local,), True), f.mul(f.op("row", (prefix,), True), start))
         value = f.load("state", state.ascii, own)
         sides = [side for side in (None, *range(len(own))) if self.runs(name, side, False) is not None]
         kept = {side: self._runs_any(name, side) for side in sides}
@@ -282,5 +286,6 @@ class ChunkBuilder(Reader):
                 value = f.op("fold", (value,), flat)
             runs = f.op("prefix", (f.op("levels", (value,), (decay.space == "log", False)),))
             prefix = f.mul(prefix, f.op("unfold", (runs,), flat) if len(axes) == 2 else runs)
-        scanned = f.op("scan", (f.expand(factor_, full), added))
-        return f.named(f.add(scanned, f.mul(prefix, start)), state.ascii)
+        local = f.op("scan", (f.expand(factor_, full), added))
+        self._parts[name] = (local, f.expand(prefix, ("t",)))
+        return f.named(f.add(local, f.mul(prefix, start)), state.ascii)

@@ -4,6 +4,10 @@
     derived.passes      one program a pass over time, forward and backward (empty where there is no chunk form)
     derived.token       the program of one token (None where the spec is not causal)
     derived.modes       mode -> None, or the `Obstacle` that prevents it
+    derived.initial     states before the first token from params (None where all are 0)
+    derived.promises    the conditions of every `where`; ``promised``: (output, argument, text)
+    derived.delays      inputs that are read with a delay, and how far back
+    derived.counts      whether positions matter
 """
 
 from __future__ import annotations
@@ -16,14 +20,16 @@ from lacc.analysis.decay import decay_of
 from lacc.analysis.ranges import Ranges
 from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
-from lacc.spec.model import Expr, Spec
+from lacc.runtime.memory import counts_tokens
+from lacc.spec.model import Expr, Promise, Spec
 from lacc.tile.chunk import ChunkBuilder, Form
 from lacc.tile.grad import differentiate
-from lacc.tile.lower import Naming
-from lacc.tile.program import Program
+from lacc.tile.lower import Lower, Naming
+from lacc.tile.program import Program, Tiles
 from lacc.tile.reads import CONTRACTING, reads
 from lacc.tile.token import TokenBuilder
 
+COMPARED = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq"}
 DIFFERENTIATED = ("input", "param", "state", "stored", "last")
 
 
@@ -54,6 +60,11 @@ class Derived:
     passes: tuple[Pass, ...]
     token: Token | None
     modes: dict[str, Obstacle | None]
+    initial: Token | None
+    promises: Program | None
+    promised: tuple[tuple[str, str, str], ...]
+    delays: dict[str, int]
+    counts: bool
 
 
 def derive(spec: Spec) -> Derived:
@@ -74,7 +85,51 @@ def derive(spec: Spec) -> Derived:
         "recurrent": token_obstacle,
         "step": token_obstacle,
     }
-    return Derived(spec, found, passes, token, modes)
+    promises, promised = _promises(spec, naming)
+    return Derived(
+        spec, found, passes, token, modes, _initial(spec, naming), promises, promised,
+        _delays(spec), counts_tokens(spec),
+    )
+
+
+def _initial(spec: Spec, naming: Naming) -> Token | None:
+    """States that do not start at 0."""
+    lower = Lower(Tiles(naming.sizes), naming, spec, False, lambda node: None)
+    lower.f.sizes = naming.sizes
+    outs = {
+        f"state:{s.ascii}": lower.f.expand(lower(s.initial), naming.axes(s.shape))
+        for s in spec.states
+        if s.direction != "value" and not (s.initial.op == "const" and s.initial.value == 0)
+    }
+    return Token(*_both(lower.f.finish(outs))) if outs else None
+
+
+def _promises(spec: Spec, naming: Naming) -> tuple[Program | None, tuple[tuple[str, str, str], ...]]:
+    lower = Lower(Tiles(naming.sizes), naming, spec, True, lambda node: None)
+    lower.f.sizes = naming.sizes
+    outs, said = {}, []
+    for arg in spec.args:
+        for promise in arg.promises:
+            name = f"p{len(outs)}"
+            sides = lower(promise.left), lower(promise.right)
+            outs[name] = lower.f.ew(COMPARED[promise.cmp], *sides)
+            said.append((name, arg.ascii, _words(promise)))
+    return (lower.f.finish(outs) if outs else None), tuple(said)
+
+
+def _words(promise: Promise) -> str:
+    span = promise.span
+    return " ".join(span.source.text[span.start : span.end].split())
+
+
+def _delays(spec: Spec) -> dict[str, int]:
+    reach: dict[str, int] = {}
+    for root in _roots(spec):
+        for node in root.walk():
+            if node.op == "input" and node.value[1]:  # type: ignore[index]
+                name = spec.arg(node.value[0]).ascii  # type: ignore[index]
+                reach[name] = max(reach.get(name, 0), -node.value[1])  # type: ignore[index]
+    return reach
 
 
 def _passes(

@@ -7,6 +7,8 @@ the state that leaves as output ("state", "S").
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from lacc.ir.ops import OPS
 from lacc.tile.ops import TILE_OPS
@@ -32,6 +34,8 @@ def differentiate(
             extra = tuple(a for a in f.axes(ct) if a not in program.body[n].axes)
             ct = f.expand(f.sum(ct, extra), program.body[n].axes)
             cotangents[n] = f.ew("add", cotangents[n], ct) if n in cotangents else ct
+            if program.body[n].name:
+                f.named(cotangents[n], f"d{program.body[n].name}")
 
     for out, (kind, name) in seeds.items():
         n = program.outs[out]
@@ -50,7 +54,7 @@ def differentiate(
         else:
             rule = OPS[inst.op].grad
             assert rule is not None, f"{inst.op} has no gradient rule"
-            pulled = rule(f, ct, n, *inst.ins)
+            pulled = _by_table(f, rule, ct, n, inst.ins)
         for i, c in zip(inst.ins, pulled):
             if i in wanted:
                 add(i, c)
@@ -58,9 +62,41 @@ def differentiate(
     for n, inst in enumerate(program.body):
         if inst.op == "load" and inst.value[0] in set(kinds) and n in cotangents:  # type: ignore[index]
             kind, name = inst.value  # type: ignore[misc]
-            outs[gradient_name(kind, name)] = cotangents[n]
+            outs[gradient_name(kind, name)] = f.arrange(cotangents[n], inst.axes)
     assert all(ordered(i.axes) == i.axes for i in f.body)
     return f.finish(outs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ref:
+    """A value in a rule of the op table, told apart from numbers."""
+
+    value: int
+
+
+class _Elementwise:
+    """The namespace that rules of the op table are written in, building tiles."""
+
+    def __init__(self, f: Tiles) -> None:
+        self._f = f
+
+    def _of(self, x: Any) -> int | float:
+        return x.value if isinstance(x, _Ref) else float(x)
+
+    def pull(self, ct: _Ref, d: Any) -> _Ref:
+        return _Ref(self._f.pull(ct.value, self._of(d)))
+
+    def __getattr__(self, op: str) -> Callable[..., _Ref]:
+        return lambda *xs: _Ref(self._f.ew(op, *map(self._of, xs)))
+
+
+def _by_table(
+    f: Tiles, rule: Callable[..., Any], ct: int, y: int, ins: tuple[int, ...]
+) -> tuple[int | None, ...]:
+    """The rule of an elementwise op; operands that are numbers go in as numbers."""
+    operands = [float(f.body[i].value) if f.body[i].op == "const" else _Ref(i) for i in ins]  # type: ignore[arg-type]
+    pulled = rule(_Elementwise(f), _Ref(ct), _Ref(y), *operands)
+    return tuple(p.value if isinstance(p, _Ref) else None for p in pulled)
 
 
 def _wanted(program: Program, kinds: set[str]) -> set[int]:

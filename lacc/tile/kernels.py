@@ -8,6 +8,7 @@ a product over a contiguous run of tokens, so a factor of 0 (g = -inf) is exact 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +36,7 @@ class Levels:
 
 def halves(x: Array, m: int) -> tuple[Array, Array]:
     """Views of the left and right runs of m tokens of ``x`` [..., C, D], each [..., C / 2m, m, D]."""
-    pairs = x.reshape(*x.shape[:-2], -1, 2, m, x.shape[-1])
+    pairs = x.reshape(*x.shape[:-2], x.shape[-2] // (2 * m), 2, m, x.shape[-1])
     return pairs[..., 0, :, :], pairs[..., 1, :, :]
 
 
@@ -161,39 +162,40 @@ def gram_pull(a: Array, x: Array, y: Array, d: Levels) -> Array:
         dup.append(from_left)
         ddown.append(from_right)
         m *= 2
-    return levels_pull(d, dup, ddown, None, None, None)
+    lead = np.broadcast_shapes(a.shape[:-2], x.shape[:-2], y.shape[:-2])
+    return levels_pull(d, lead, max(x.shape[-1], y.shape[-1]), dup, ddown)
 
 
 def prefix_pull(ct: Array, d: Levels) -> Array:
     """The cotangent of the decays from that of `prefix`."""
-    return levels_pull(d, [], [], ct, None, None)
+    return levels_pull(d, ct.shape[:-2], ct.shape[-1], last_up=ct)
 
 
 def suffix_pull(ct: Array, d: Levels) -> Array:
     """The cotangent of the decays from that of `suffix`."""
-    return levels_pull(d, [], [], None, ct, None)
+    return levels_pull(d, ct.shape[:-2], ct.shape[-1], last_down=ct)
 
 
 def whole_pull(ct: Array, d: Levels) -> Array:
     """The cotangent of the decays from that of `whole`."""
-    return levels_pull(d, [], [], None, None, ct)
+    return levels_pull(d, ct.shape[:-1], ct.shape[-1], last_whole=ct)
 
 
 def levels_pull(
     d: Levels,
-    right_up: list[Array],
-    left_down: list[Array],
-    last_up: Array | None,
-    last_down: Array | None,
-    last_whole: Array | None,
+    lead: tuple[int, ...],
+    channels: int,
+    right_up: Sequence[Array] = (),
+    left_down: Sequence[Array] = (),
+    last_up: Array | None = None,
+    last_down: Array | None = None,
+    last_whole: Array | None = None,
 ) -> Array:
     """Reverse mode through `levels`: cotangents of the right runs' ``up`` and left runs' ``down`` of each level, and of the
-    last level, to that of the decays. Sums of products only, so it is as accurate as its terms at any decay."""
+    last level, to that of the decays [*lead, C, channels]. Sums of products only, so it is as accurate as its terms."""
     size = d.up[0].shape[-2]
-    parts = [*right_up, *left_down, *(p for p in (last_up, last_down, last_whole) if p is not None)]
-    channels = max(d.up[0].shape[-1], *(p.shape[-1] for p in parts))
-    lead = parts[0].shape[:-3] if right_up else parts[0].shape[: -1 if last_whole is not None else -2]
     lead = np.broadcast_shapes(lead, d.up[0].shape[:-2])
+    channels = max(channels, d.up[0].shape[-1])
     shape = (*lead, size, channels)
     dup = np.zeros(shape, d.up[0].dtype)
     ddown = np.zeros(shape, d.up[0].dtype)
@@ -223,7 +225,7 @@ def levels_pull(
         else:
             pair[..., 0, :] = dtotal * right[..., 0, :] + dleft
             pair[..., 1, :] = dtotal * left[..., 0, :] + dright
-        dtotal = pair.reshape(*pair.shape[:-3], -1, channels)
+        dtotal = pair.reshape(*pair.shape[:-3], 2 * pair.shape[-3], channels)
         m //= 2
     if not d.strict:
         dtotal = dtotal + (dup * d.up[0] if d.log else dup)
@@ -270,3 +272,79 @@ def scan_back(a: Array, b: Array) -> Array:
     for t in reversed(range(len(h))):
         h[t] = b[t] if t == len(h) - 1 else a[t + 1] * h[t + 1] + b[t]
     return h
+
+
+def between(d: Levels) -> Array:
+    """P[t, s] of one scalar decay a token: [..., C, C], 0 where s > t (s >= t where strict)."""
+    one = np.ones((d.tokens, 1), d.up[0].dtype)
+    return gram(one, one, d)
+
+
+def between_pull(ct: Array, d: Levels) -> Array:
+    """The cotangent of the decays [..., C, 1] from that of `between`."""
+    one = np.ones((d.tokens, 1), d.up[0].dtype)
+    return gram_pull(ct, one, one, d)
+
+
+def spread(x: Array, *lengths: int) -> Array:
+    """``x`` broadcast to trailing axes of these lengths: a view."""
+    return np.broadcast_to(x, (*x.shape[: x.ndim - len(lengths)], *lengths))
+
+
+def place_row(x: Array, axes: int, tokens: int, last: bool) -> Array:
+    """``x`` as the last (or first) of ``tokens`` rows, the others 0; ``axes`` counts those of the result's tile."""
+    lead = x.ndim - axes + 1
+    out = np.zeros((*x.shape[:lead], tokens, *x.shape[lead:]), x.dtype)
+    out[(slice(None),) * lead + (-1 if last else 0,)] = x
+    return out
+
+
+def shift(x: Array, axis: int, back: bool) -> Array:
+    """The neighbour before (or behind) along an axis; 0 at the edge."""
+    out = np.zeros_like(x)
+    new, old = np.moveaxis(out, axis, 0), np.moveaxis(x, axis, 0)
+    if back:
+        new[:-1] = old[1:]
+    else:
+        new[1:] = old[:-1]
+    return out
+
+
+def take(x: Array, axis: int, start: int, step: int, count: int) -> Array:
+    """``count`` entries of an axis, from ``start`` on: a view."""
+    return np.moveaxis(np.moveaxis(x, axis, 0)[start : start + step * count : step], 0, axis)
+
+
+def put(x: Array, axis: int, start: int, step: int, length: int) -> Array:
+    """The transpose of `take`: the entries in an axis of ``length``, the others 0."""
+    shape = list(x.shape)
+    shape[axis] = length
+    out = np.zeros(shape, x.dtype)
+    take(out, axis, start, step, x.shape[axis])[...] = x
+    return out
+
+
+def join(axis: int, *parts: Array) -> Array:
+    """Parts of an axis one after another; other axes broadcast."""
+    lead = np.broadcast_shapes(*(np.delete(p.shape, p.ndim + axis).tolist() for p in parts))
+    wide = []
+    for p in parts:
+        shape = list(lead)
+        shape.insert(p.ndim + axis, p.shape[axis])
+        wide.append(np.broadcast_to(p, shape))
+    return np.concatenate(wide, axis)
+
+
+def fold(x: Array) -> Array:
+    """The last two axes as one, row-major."""
+    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
+
+
+def unfold(x: Array, rows: int, columns: int) -> Array:
+    """The last axis as two."""
+    return x.reshape(*x.shape[:-1], rows, columns)
+
+
+def omitted(ct: Array, given: Array | None) -> Array:
+    """A cotangent where an argument was omitted and its default stands for it, else 0."""
+    return ct if given is None else np.zeros_like(ct)

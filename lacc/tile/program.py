@@ -203,6 +203,12 @@ class Tiles:
             return self.expand(inst.ins[0], (*inst.axes, *more))
         return self.emit(Inst("expand", (v,), more, ordered((*self.axes(v), *more))))
 
+    def arrange(self, v: int, axes: Iterable[str]) -> int:
+        """The same tile, broadcast to and laid out in exactly these axes (time first)."""
+        axes = ordered(axes)
+        v = self.expand(v, axes)
+        return v if self.axes(v) == axes else self.emit(Inst("rename", (v,), (), axes))
+
     def contract(self, a: int, b: int, over: Iterable[str]) -> int:
         """Σ over axes of a · b; the other axes stay."""
         over = tuple(x for x in ordered(over) if x in self.axes(a) or x in self.axes(b))
@@ -254,7 +260,9 @@ def verify(program: Program) -> Program:
     for n, inst in enumerate(program.body):
         assert all(i < n for i in inst.ins), f"%{n} uses a later value"
         ins = [program.body[i].axes for i in inst.ins]
-        if inst.op in TILE_OPS:
+        if inst.op == "load":
+            assert not ins, f"%{n}: a load has no operands"
+        elif inst.op in TILE_OPS:
             expected = set(TILE_OPS[inst.op].axes(inst.value, *ins))
             assert set(inst.axes) == expected, f"%{n} {inst.op}: axes {inst.axes}, not {expected}"
         else:

@@ -26,11 +26,12 @@ class TokenBuilder(Reader):
         """Outputs by name and "state:S" for every state with a memory."""
         outs = {}
         for out in self.spec.outputs:
-            value = self.f.expand(self.lower(out.expr), self.naming.axes(out.shape))
+            value = self.f.arrange(self.lower(out.expr), self.naming.axes(out.shape))
             outs[out.ascii] = self.f.named(value, out.ascii)
         for state in self.spec.states:
             if state.direction != "value":
-                outs[f"state:{state.ascii}"] = self._next(state.name)
+                axes = self.axes_of(state.name)
+                outs[f"state:{state.ascii}"] = self.f.arrange(self._next(state.name), axes)
         return verify(self.f.finish(outs))
 
     def contracts(self, leaf: Expr) -> bool:

@@ -1,0 +1,299 @@
+"""Tile values in, NumPy expressions out: the table of formats, one entry per op, and the layout of tiles in arrays.
+
+A tile is an array [B, H, n, *axes] (in the carry, [B, H, *axes]). Operands are aligned to the axes of the result by indexing
+with None; products of two tiles over one axis are matrix products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lacc.spec.shapes import Size
+from lacc.tile.program import Axes, Inst
+
+ATOM, POWER, UNARY, PRODUCT, SUM, COMPARE, CHOICE = 9, 6, 5, 4, 3, 2, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """An expression, how tightly its outermost operator binds, and whether it is a Python number, not an array."""
+
+    code: str
+    binds: int = ATOM
+    number: bool = False
+
+    def within(self, level: int) -> str:
+        """The code, in parentheses where it binds less tightly than ``level``."""
+        return self.code if self.binds >= level else f"({self.code})"
+
+
+ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
+    # op: format, how the result binds, how tightly each operand must bind
+    "add": ("{} + {}", SUM, (SUM, SUM)),
+    "sub": ("{} - {}", SUM, (SUM, PRODUCT)),
+    "mul": ("{} * {}", PRODUCT, (PRODUCT, UNARY)),
+    "div": ("{} / {}", PRODUCT, (PRODUCT, UNARY)),
+    "pow": ("{} ** {}", POWER, (ATOM, POWER)),
+    "neg": ("-{}", UNARY, (UNARY,)),
+    "lt": ("{} < {}", COMPARE, (SUM, SUM)),
+    "le": ("{} <= {}", COMPARE, (SUM, SUM)),
+    "gt": ("{} > {}", COMPARE, (SUM, SUM)),
+    "ge": ("{} >= {}", COMPARE, (SUM, SUM)),
+    "eq": ("{} == {}", COMPARE, (SUM, SUM)),
+    "relu": ("np.maximum({}, 0)", ATOM, (0,)),
+    "rsqrt": ("1 / np.sqrt({})", PRODUCT, (0,)),
+    "stop_gradient": ("{}", ATOM, (ATOM,)),
+    "where": ("np.where({}, {}, {})", ATOM, (0, 0, 0)),
+    "silu": ("{0} * sigmoid({0})", PRODUCT, (ATOM,)),
+    "max": ("np.maximum({}, {})", ATOM, (0, 0)),
+    "min": ("np.minimum({}, {})", ATOM, (0, 0)),
+    "mod": ("np.mod({}, {})", ATOM, (0, 0)),
+    "logaddexp": ("np.logaddexp({}, {})", ATOM, (0, 0)),
+    **{f: (f"np.{f}({{}})", ATOM, (0,)) for f in ("exp", "log", "sqrt", "abs", "sign", "tanh", "sin", "cos")},
+    **{
+        f: (f"{f}({{}})", ATOM, (0,))
+        for f in ("sigmoid", "logsigmoid", "softplus", "gelu", "erf", "elu", "elu1")
+    },
+}
+
+
+def size_text(size: Size) -> str:
+    """A size as Python, over names of dims."""
+    constant = size.constant
+    if constant is not None:
+        return str(constant)
+    terms, whole = [], 1
+    for _, coefficient in size.terms:
+        whole = max(whole, coefficient.denominator)
+    for monomial, coefficient in size.terms:
+        factors = [name for name, power in monomial for _ in range(power)]
+        number = coefficient * whole
+        if number != 1 or not factors:
+            factors.insert(0, str(number))
+        terms.append(" * ".join(factors))
+    text = " + ".join(terms)
+    return text if whole == 1 else f"({text}) // {whole}"
+
+
+class Formats:
+    """Formats for one program: ``axes`` of values, and how each axis' length is written."""
+
+    def __init__(self, lengths: dict[str, str], dtype: str) -> None:
+        self.lengths = lengths
+        self.dtype = dtype
+
+    def aligned(self, x: Text, have: Axes, want: Axes) -> Text:
+        """``x`` as an operand of something over ``want``: broadcastable, in that order."""
+        if have == want or x.number:
+            return x
+        order = tuple(a for a in want if a in have)
+        if order != have:
+            x = self.moved(x, have, order)
+        if len(order) == len(want):
+            return x
+        kept = [":" if a in have else "None" for a in want]
+        while kept and kept[0] == ":":
+            kept.pop(0)
+        return Text(f"{x.within(ATOM)}[..., {', '.join(kept)}]")
+
+    def moved(self, x: Text, have: Axes, want: Axes) -> Text:
+        """``x`` with its trailing axes in another order."""
+        if have == want:
+            return x
+        if len(have) == 2:
+            return Text(f"{x.within(ATOM)}.swapaxes(-1, -2)")
+        letters = {a: chr(97 + n) for n, a in enumerate(have)}
+        into = "".join(letters[a] for a in want)
+        return Text(f'np.einsum("...{"".join(letters.values())}->...{into}", {x.code})')
+
+    def elementwise(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+        """A row of the op table."""
+        form, binds, levels = ELEMENTWISE[inst.op]
+        aligned = [self.aligned(x, have, inst.axes) for x, have in zip(ins, axes)]
+        code = form.format(*(x.within(level) for x, level in zip(aligned, levels)))
+        return Text(code, binds, all(x.number for x in ins))
+
+    def contract(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+        """A product over axes: of matrices where it is one, else an einsum."""
+        (a, b), (have_a, have_b) = ins, axes
+        over: Axes = inst.value  # type: ignore[assignment]
+        free_a = tuple(x for x in have_a if x not in over)
+        free_b = tuple(x for x in have_b if x not in over)
+        if len(over) == 1 and len(free_a) <= 1 and len(free_b) <= 1 and free_a != free_b:
+            if inst.axes != free_a + free_b:
+                a, b, have_a, have_b, free_a, free_b = b, a, have_b, have_a, free_b, free_a
+            left, right = self.moved(a, have_a, free_a + over), self.moved(b, have_b, over + free_b)
+            if free_a and free_b:
+                return Text(f"{left.within(PRODUCT)} @ {right.within(UNARY)}", PRODUCT)
+            if free_a:
+                return Text(f"({left.within(PRODUCT)} @ {right.within(ATOM)}[..., None])[..., 0]")
+            return Text(f"({left.within(ATOM)}[..., None, :] @ {right.within(UNARY)})[..., 0, :]")
+        every = dict.fromkeys((*have_a, *have_b))
+        letters = {x: chr(97 + n) for n, x in enumerate(every)}
+        sub = ["..." + "".join(letters[x] for x in given) for given in (have_a, have_b, inst.axes)]
+        return Text(f'np.einsum("{sub[0]},{sub[1]}->{sub[2]}", {a.code}, {b.code})')
+
+    def reduce(self, call: str) -> Callable[[Inst, list[Text], list[Axes]], Text]:
+        """A reduction over axes."""
+
+        def run(inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+            at = [n - len(axes[0]) for n, x in enumerate(axes[0]) if x in inst.value]  # type: ignore[operator]
+            where = str(at[0]) if len(at) == 1 else str(tuple(at))
+            return Text(f"{ins[0].within(ATOM)}.{call}({where})")
+
+        return run
+
+    def expand(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+        """A broadcast over more axes."""
+        have, want = axes[0], inst.axes
+        if ins[0].number:
+            shape = ", ".join(self.lengths[a] for a in want)
+            return Text(f"np.full((1, 1, 1, {shape}), {ins[0].code}, {self.dtype})")
+        x = self.aligned(ins[0], have, want)
+        shape = ", ".join(self.lengths[a] for a in want)
+        return Text(f"spread({x.code}, {shape})")
+
+    def rename(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+        """The same array, its axes in the order of the result."""
+        names = dict(inst.value)  # type: ignore[call-overload]
+        return self.moved(ins[0], tuple(names.get(x, x) for x in axes[0]), inst.axes)
+
+    def other(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+        """Every other tile op, by `CALLS`."""
+        return CALLS[inst.op](self, inst, ins, axes)
+
+
+def timed(x: Text, axes: Axes) -> str:
+    """A tile over t, and channels, as [..., C, D]."""
+    return x.code if len(axes) > 1 or "s" in axes else f"{x.within(ATOM)}[..., None]"
+
+
+def _runs(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    """A kernel over decays: scalar ones have one channel."""
+    *tiles, decay = ins
+    args = [timed(x, have) for x, have in zip(tiles, axes)]
+    code = f"{inst.op}({', '.join([*args, decay.code])})"
+    scalar = "s" not in inst.axes and len(inst.axes) == 1
+    return Text(f"{code}[..., 0]" if scalar else code)
+
+
+def _whole(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    ct = [] if inst.op == "whole" else [ins[0].code if axes[0] else f"{ins[0].within(ATOM)}[..., None]"]
+    code = f"{inst.op}({', '.join([*ct, ins[-1].code])})"
+    bare = len(inst.axes) == (0 if inst.op == "whole" else 1)
+    return Text(f"{code}[..., 0]" if bare else code)
+
+
+def _levels(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    log, strict = inst.value  # type: ignore[misc]
+    return Text(f"levels({timed(ins[0], axes[0])}, log={log}, strict={strict})")
+
+
+def _solve(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    code = f"solve({ins[0].code}, {timed(ins[1], axes[1])}, transposed={inst.value})"
+    return Text(code if len(inst.axes) > 1 else f"{code}[..., 0]")
+
+
+def _scan(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    a, b = (f.aligned(x, have, inst.axes) for x, have in zip(ins, axes))
+    axis = -len(inst.axes)
+    moved = [f"np.moveaxis({x.code}, {axis}, 0)" for x in (a, b)]
+    return Text(f"np.moveaxis({inst.op}({moved[0]}, {moved[1]}), 0, {axis})")
+
+
+def _row(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    rest = ", :" * (len(axes[0]) - 1)
+    return Text(f"{ins[0].within(ATOM)}[..., {-1 if inst.value else 0}{rest}]")
+
+
+def _at(f: Formats, axis: str, axes: Axes) -> int:
+    return axes.index(axis) - len(axes)
+
+
+def _take(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    old, new, start, step = inst.value  # type: ignore[misc]
+    return Text(f"take({ins[0].code}, {_at(f, old, axes[0])}, {size_text(start)}, {step}, {f.lengths[new]})")
+
+
+def _put(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    old, new, start, step = inst.value  # type: ignore[misc]
+    where = f"{_at(f, new, axes[0])}, {size_text(start)}, {step}, {f.lengths[old]}"
+    return f.moved(Text(f"put({ins[0].code}, {where})"), tuple(old if x == new else x for x in axes[0]), inst.axes)
+
+
+def _concat(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    whole, parts = inst.value  # type: ignore[misc]
+    want = [tuple(part if x == whole else x for x in inst.axes) for part in parts]
+    lengths = [", ".join(f.lengths[x] for x in axes_) for axes_ in want]
+    spreads = [
+        f"spread({f.aligned(x, have, axes_).code}, {length})" if set(have) != set(axes_) else f.moved(x, have, axes_).code
+        for x, have, axes_, length in zip(ins, axes, want, lengths)
+    ]
+    return Text(f"join({_at(f, whole, inst.axes)}, {', '.join(spreads)})")
+
+
+def _fold(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    rows, columns, flat = inst.value  # type: ignore[misc]
+    rest = tuple(x for x in axes[0] if x not in (rows, columns))
+    x = f.moved(ins[0], axes[0], (*rest, rows, columns))
+    folded = Text(f"fold({x.code})")
+    return f.moved(folded, (*rest, flat), inst.axes)
+
+
+def _unfold(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    rows, columns, flat = inst.value  # type: ignore[misc]
+    rest = tuple(x for x in axes[0] if x != flat)
+    x = f.moved(ins[0], axes[0], (*rest, flat))
+    unfolded = Text(f"unfold({x.code}, {f.lengths[rows]}, {f.lengths[columns]})")
+    return f.moved(unfolded, (*rest, rows, columns), inst.axes)
+
+
+def _default(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    given, otherwise = ins[0].within(ATOM), f.aligned(ins[1], axes[1], inst.axes)
+    return Text(f"{otherwise.within(CHOICE + 1)} if {given} is None else {given}", CHOICE)
+
+
+Call = Callable[[Formats, Inst, list[Text], list[Axes]], Text]
+
+CALLS: dict[str, Call] = {
+    "const": lambda f, i, x, a: _number(float(i.value)),  # type: ignore[arg-type]
+    "size": lambda f, i, x, a: _size(i.value),  # type: ignore[arg-type]
+    "eye": lambda f, i, x, a: Text(f"np.eye({f.lengths[i.axes[0]]}, dtype={f.dtype})[None, None, None]"),
+    "mask": lambda f, i, x, a: Text(f"np.tril({x[0].code}{', -1' if i.value else ''})"),
+    "row": _row,
+    "place_row": lambda f, i, x, a: Text(
+        f"place_row({f.moved(x[0], a[0], i.axes[1:]).code}, {len(i.axes)}, {f.lengths['t']}, last={i.value})"
+    ),
+    "shift": lambda f, i, x, a: Text(f"shift({x[0].code}, {-len(i.axes)}, back={i.value})"),
+    "scan": _scan,
+    "scan_back": _scan,
+    "solve": _solve,
+    "levels": _levels,
+    "whole": _whole,
+    "whole_pull": _whole,
+    "matrix": lambda f, i, x, a: Text(f"between({x[0].code})"),
+    "matrix_pull": lambda f, i, x, a: Text(f"between_pull({x[0].code}, {x[1].code})[..., 0]"),
+    **{op: _runs for op in ("prefix", "suffix", "gram", "decayed", "decayed_back", "gram_pull")},
+    **{op: _runs for op in ("prefix_pull", "suffix_pull")},
+    "take": _take,
+    "put": _put,
+    "concat": _concat,
+    "roll": lambda f, i, x, a: Text(f"np.roll({x[0].code}, {i.value[1]}, {_at(f, i.value[0], i.axes)})"),  # type: ignore[index]
+    "fold": _fold,
+    "unfold": _unfold,
+    "default": _default,
+    "omitted": lambda f, i, x, a: Text(f"omitted({x[0].code}, {i.value})"),
+}
+
+
+def _number(value: float) -> Text:
+    if value in (float("inf"), float("-inf")):
+        return Text("np.inf" if value > 0 else "-np.inf", ATOM if value > 0 else UNARY, True)
+    code = str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    return Text(code, ATOM if value >= 0 else UNARY, True)
+
+
+def _size(size: Size) -> Text:
+    code = size_text(size)
+    return Text(code, ATOM if code.isidentifier() else COMPARE, True)

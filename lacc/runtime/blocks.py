@@ -1,0 +1,306 @@
+"""Passes over time and dense arrays in, outputs, final states and gradients out, a block of chunks at a time.
+
+This module stands alone (NumPy only): its text is also pasted into every emitted NumPy file, as `contract.py` is, whose `Core`
+it makes. A tile is an array [B, H, n, *axes] for n chunks; C is the chunk's length, the first of a tile's axes where it is
+over time. A block's tiles are small enough to stay in cache, so long sequences stream through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over time. Names of ``inputs`` with a token axis: an argument, "NAME@-2" (delayed), "t" (positions) or a
+    stored value "0.1"; ``fixed``: params, buffers and "head", "H", "T"; ``last``: final states of earlier passes.
+
+    ``prepare(C, dims, dtype, fixed, last) -> constants`` of both directions;
+    ``forward(inputs, states, constants, n, C, dims, dtype) -> (outputs, states, starts)``, starts: the states of every chunk;
+    ``backward(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype) -> (dinputs, dfixed, dlast, dstates)``;
+    arguments and results are tuples in the order of the names; None stands for what is not there.
+    """
+
+    reverse: bool
+    inputs: tuple[str, ...]
+    fixed: tuple[str, ...]
+    last: tuple[str, ...]
+    states: tuple[str, ...]
+    outputs: tuple[str, ...]
+    prepare: Callable[..., Any]
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to run: ``mode(T, dims)`` and ``chunk`` where the caller leaves it open, ``block`` the chunks' floats at a time."""
+
+    mode: Callable[[int, Mapping[str, int]], str]
+    chunk: int
+    block: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything that a spec computes: ``passes`` by chunks, ``token`` one at a time, ``delays`` of inputs, state fields with
+    their shapes by dims, ``initial`` states that are not 0 with the gradient of their params."""
+
+    passes: tuple[Pass, ...]
+    token: Pass | None
+    params: tuple[str, ...]
+    delays: dict[str, int]
+    outputs: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
+    states: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
+    counts: bool
+    initial: Callable[..., Any] | None
+    initial_pull: Callable[..., Any] | None
+    plan: Plan
+
+
+def tiles(x: Array | None, at: int, n: int, C: int) -> Array | None:
+    """Tokens at.. of ``x`` [B, T, H, *axes] as n chunks of C: a view [B, H, n, C, *axes]."""
+    if x is None:
+        return None
+    part = x[:, at : at + n * C]
+    return np.moveaxis(part.reshape(part.shape[0], n, C, *part.shape[2:]), 3, 1)
+
+
+def spans(T: int, C: int, n: int) -> Iterator[tuple[int, int, int]]:
+    """Blocks of whole chunks (start, chunks, length), then the tail as a chunk of its own."""
+    whole = T // C
+    for first in range(0, whole, n):
+        yield first * C, min(n, whole - first), C
+    if T % C:
+        yield whole * C, 1, T % C
+
+
+class Call:
+    """One call of the core: arrays at hand, the plan taken up."""
+
+    def __init__(self, program: Program, x: Arrays, state: Arrays, run: Any) -> None:
+        self.program, self.run, self.x, self.state = program, run, dict(x), dict(state)
+        mode = run.mode
+        if mode == "auto":
+            mode = program.plan.mode(run.T, run.dims)
+        self.by_token = mode == "recurrent"
+        self.passes = (program.token,) if self.by_token else program.passes
+        self.C = {"parallel": max(run.T, 1), "recurrent": 1}.get(mode, run.chunk or program.plan.chunk)
+        self.C = max(1, min(self.C, run.T))
+        widths = [int(np.prod(x.shape[3:])) for x in self.x.values() if x is not None and x.ndim > 2]
+        floats = run.B * run.H * self.C * (self.C + 3 * sum(widths))
+        self.n = 1 if self.by_token else max(1, min(program.plan.block // max(floats, 1), 16))
+        self.fixed = {
+            name: None if self.x[name] is None else self.x[name].astype(run.dtype, copy=False)[None, :, None]
+            for name in program.params
+        }
+        self.fixed["head"] = np.arange(run.H, dtype=run.dtype)[None, :, None]
+        self.fixed["H"] = np.full((1, 1, 1), run.H, run.dtype)
+        self.fixed["T"] = np.full((1, 1, 1), run.T, run.dtype)
+        self.started = {name for name in program.states if self.state.get(name) is None}
+        first = program.initial(self.fixed, run.dims, run.dtype) if program.initial else {}
+        for name, shape in program.states.items():
+            if name in self.started:
+                whole = (run.B, run.H, *shape(run.dims))
+                given = first.get(name)
+                self.state[name] = np.broadcast_to(0.0 if given is None else given[:, :, 0], whole).astype(run.dtype)
+        for label in {name for p in self.passes for name in p.inputs if "@" in name}:
+            name, offset = label.split("@")
+            self.x[label] = self.delayed(name, -int(offset))
+        if program.counts:
+            start = self.state["position"]
+            self.x["t"] = (start[:, None] + np.arange(1, run.T + 1)).astype(run.dtype)[:, :, None]
+        self.constants: dict[tuple[int, int], Any] = {}
+
+    def delayed(self, name: str, by: int) -> Array:
+        """An input of ``by`` tokens ago [B, T, H, *axes], from the past before the start."""
+        x, past = self.x[name], np.moveaxis(self.state[f"{name}_past"], 2, 1)
+        return np.concatenate([past[:, past.shape[1] - by :], x], 1)[:, : x.shape[1]]
+
+    def constant(self, p: Pass, number: int, C: int) -> Any:
+        """What a pass prepares once for chunks of C tokens."""
+        if (number, C) not in self.constants:
+            fixed = tuple(self.fixed[name] for name in p.fixed)
+            last = tuple(self.state[name][:, :, None] for name in p.last)
+            self.constants[number, C] = p.prepare(C, self.run.dims, self.run.dtype, fixed, last)
+        return self.constants[number, C]
+
+    def inputs(self, p: Pass, at: int, n: int, C: int) -> tuple[Any, ...]:
+        """The tiles of a block in the dtype to compute in."""
+        found = []
+        for name in p.inputs:
+            x = self.x[name]
+            x = tiles(x[:, ::-1] if p.reverse and x is not None else x, at, n, C)
+            x = x if x is None or not self.by_token else x[:, :, :, 0]
+            found.append(None if x is None else x.astype(self.run.dtype, copy=False))
+        return tuple(found)
+
+    def put(self, p: Pass, into: Array, value: Array, at: int, n: int, C: int, add: bool = False) -> None:
+        """A block's tiles into their tokens."""
+        view = tiles(into[:, ::-1] if p.reverse else into, at, n, C)
+        assert view is not None
+        view = view[:, :, :, 0] if self.by_token else view
+        view[...] = view + value if add else value
+
+    def forward(self, keep: bool) -> tuple[Arrays, Arrays, list[list[Any]]]:
+        """Outputs, final states, and with ``keep`` the states each block or chunk starts from."""
+        run, kept = self.run, []
+        outputs = {
+            name: np.zeros((run.B, run.T, run.H, *shape(run.dims)), run.dtype)
+            for name, shape in self.program.outputs.items()
+        }
+        for number, p in enumerate(self.passes):
+            states, starts = tuple(self.state[name] for name in p.states), []
+            for at, n, C in spans(run.T, self.C, self.n):
+                constants = self.constant(p, number, C)
+                before = states
+                values, states, first = p.forward(
+                    self.inputs(p, at, n, C), states, constants, n, C, run.dims, run.dtype
+                )
+                if keep:
+                    starts.append(before if self.by_token else first)
+                for name, value in zip(p.outputs, values):
+                    if name not in outputs:
+                        shape = value.shape[4 - self.by_token :]
+                        outputs[name] = np.zeros((run.B, run.T, run.H, *shape), run.dtype)
+                        self.x[name] = outputs[name]
+                    self.put(p, outputs[name], value, at, n, C)
+            self.state.update(zip(p.states, states))
+            kept.append(starts)
+        return outputs, self.final(), kept
+
+    def final(self) -> Arrays:
+        """The state after the last token, every field."""
+        found = {name: self.state[name] for name in self.program.states}
+        if self.program.counts:
+            found["position"] = self.state["position"] + self.run.T
+        for name, reach in self.program.delays.items():
+            past = self.state[f"{name}_past"]
+            rows = np.concatenate([past, np.moveaxis(self.x[name], 1, 2)], 2)
+            found[f"{name}_past"] = rows[:, :, rows.shape[2] - reach :].astype(self.run.dtype)
+        return {name: np.array(value) for name, value in found.items()}
+
+    def backward(self, cotangents: Arrays, ends: Arrays) -> tuple[Arrays, Arrays]:
+        """Gradients of inputs and params, and of the initial state."""
+        run, program = self.run, self.program
+        _, _, kept = self.forward(keep=True)
+        dx = {
+            name: np.zeros((run.B, run.T, run.H, *x.shape[3:]), run.dtype)
+            for name, x in self.x.items()
+            if x is not None and name not in program.params and x.ndim > 2
+        }
+        dparams = {n: np.zeros(self.x[n].shape, run.dtype) for n in program.params if self.x[n] is not None}
+        dstate = {
+            name: np.zeros_like(self.state[name]) if ends.get(name) is None else np.array(ends[name])
+            for name in program.states
+        }
+        cotangents = {**{name: None for name in program.outputs}, **cotangents}
+        for number, p in reversed(list(enumerate(self.passes))):
+            dstates = tuple(dstate[name] for name in p.states)
+            blocks = list(zip(spans(run.T, self.C, self.n), kept[number]))
+            for (at, n, C), starts in reversed(blocks):
+                constants = self.constant(p, number, C)
+                pulled = tuple(self.cotangent(p, name, cotangents, dx, at, n, C) for name in p.outputs)
+                starts = tuple(s[:, :, None] for s in starts) if self.by_token else starts
+                dinputs, dfixed, dlast, dstates = p.backward(
+                    self.inputs(p, at, n, C), starts, constants, pulled, dstates, n, C, run.dims, run.dtype
+                )
+                for name, d in zip(p.inputs, dinputs):
+                    if d is not None and name in dx:
+                        self.put(p, dx[name], d, at, n, C, add=True)
+                for name, d in zip(p.fixed, dfixed):
+                    if d is not None and name in dparams:
+                        dparams[name] += np.broadcast_to(d, (*d.shape[:1], run.H, *d.shape[2:])).sum((0, 2))
+                for name, d in zip(p.last, dlast):
+                    if d is not None:
+                        dstate[name] = dstate[name] + d.sum(2)
+            dstate.update(zip(p.states, dstates))
+        return self.collected(dx, dparams, dstate, ends)
+
+    def cotangent(
+        self, p: Pass, name: str, given: Arrays, dx: Arrays, at: int, n: int, C: int
+    ) -> Array:
+        """The cotangent of an output or a stored value, zeros where there is none."""
+        whole = given.get(name) if name in self.program.outputs else dx[name]
+        if whole is None:
+            shape = self.program.outputs[name](self.run.dims)
+            return np.zeros((self.run.B, self.run.H, n, *(() if self.by_token else (C,)), *shape), self.run.dtype)
+        part = tiles(whole[:, ::-1] if p.reverse else whole, at, n, C)
+        assert part is not None
+        return (part[:, :, :, 0] if self.by_token else part).astype(self.run.dtype, copy=False)
+
+    def collected(
+        self, dx: Arrays, dparams: Arrays, dstate: Arrays, ends: Arrays
+    ) -> tuple[Arrays, Arrays]:
+        """Gradients by argument: delays taken back to their inputs and pasts, starts to the params that make them."""
+        program, T = self.program, self.run.T
+        initial = dict(dstate)
+        for name, reach in program.delays.items():
+            past = self.state[f"{name}_past"]
+            rows = np.zeros((past.shape[0], reach + T, *np.moveaxis(past, 2, 1).shape[2:]), self.run.dtype)
+            rows[:, reach:] += dx[name]
+            if ends.get(f"{name}_past") is not None:
+                rows[:, T:] += np.moveaxis(ends[f"{name}_past"], 2, 1)
+            for label in [key for key in dx if key.startswith(f"{name}@")]:
+                by = -int(label.split("@")[1])
+                rows[:, reach - by : reach - by + T] += dx[label]
+            dx[name], initial[f"{name}_past"] = rows[:, reach:], np.moveaxis(rows[:, :reach], 1, 2)
+        if program.initial_pull is not None:
+            run = self.run
+            made = {n: (d if n in self.started else np.zeros_like(d))[:, :, None] for n, d in dstate.items()}
+            pulled = program.initial_pull(self.fixed, made, run.dims, run.dtype)
+            for name, d in pulled.items():
+                if d is not None and name in dparams:
+                    dparams[name] += np.broadcast_to(d, (*d.shape[:1], run.H, *d.shape[2:])).sum((0, 2))
+        return {**dx, **dparams}, initial
+
+
+def run_forward(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[Arrays, Arrays]:
+    """Outputs [B, T, H, *axes] and the final state, as the contract's core gives them."""
+    with np.errstate(all="ignore"):
+        outputs, final, _ = Call(program, x, state, run).forward(keep=False)
+    return outputs, final
+
+
+def run_backward(
+    program: Program, x: Arrays, state: Arrays, run: Any, cotangents: Arrays, ends: Arrays
+) -> tuple[Arrays, Arrays]:
+    """Gradients of inputs and params, and of the initial state."""
+    with np.errstate(all="ignore"):
+        return Call(program, x, state, run).backward(cotangents, ends)
+
+
+def run_step(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[Arrays, Arrays]:
+    """One token: as `run_forward` without the time axis, by the program of a token."""
+    token = {
+        name: value if value is None or name in program.params else value[:, None] for name, value in x.items()
+    }
+    outputs, final = run_forward(program, token, state, Single(run))
+    return {name: value[:, 0] for name, value in outputs.items()}, final
+
+
+def run_promises(
+    program: Program, said: Sequence[tuple[str, str, str]], function: Callable[..., Arrays], x: Arrays, run: Any
+) -> list[tuple[str, str, Array]]:
+    """(argument, text, where it holds) for every `where` whose arguments are there."""
+    call = Call(program, x, {}, run)
+    wide = {name: None if a is None else tiles(np.asarray(a, run.dtype), 0, 1, run.T) for name, a in call.x.items()}
+    holds = function(wide, call.fixed, run.T, run.dims, run.dtype)
+    found = {name: np.asarray(holds[name]) for name, _, _ in said}
+    found = {n: h if h.ndim < 4 else np.swapaxes(h[:, :, 0], 1, 2) for n, h in found.items()}
+    return [(argument, text, found[name]) for name, argument, text in said]
+
+
+class Single:
+    """A run of one token, by the token program."""
+
+    def __init__(self, run: Any) -> None:
+        self.B, self.T, self.H, self.dims, self.dtype = run.B, 1, run.H, run.dims, run.dtype
+        self.mode, self.chunk = "recurrent", None

@@ -1,0 +1,72 @@
+"""Tile programs in, equal and better ones out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lacc.tile.program import Inst, Program, Tiles, prune
+
+
+def rebuild(program: Program, rule: Callable[[Tiles, Inst, tuple[int, ...]], int | None]) -> Program:
+    """The program with each instruction replaced by ``rule(f, inst, operands)``, kept where that is None."""
+    f = Tiles(program.sizes)
+    new: list[int] = []
+    for inst in program.body:
+        ins = tuple(new[i] for i in inst.ins)
+        f.line = inst.line
+        value = rule(f, inst, ins)
+        if value is None:
+            value = f.emit(Inst(inst.op, ins, inst.value, inst.axes, inst.name, inst.line))
+        elif inst.name:
+            f.named(value, inst.name)
+        new.append(value)
+    return prune(Program(tuple(f.body), {k: new[n] for k, n in program.outs.items()}, program.sizes))
+
+
+def free_carry_of_solves(program: Program, carried: str) -> Program:
+    """A solve that waits for the carried state becomes two that do not: (I+L)⁻¹ (R + B S) = (I+L)⁻¹ R + ((I+L)⁻¹ B) S.
+
+    The carry is left with two products a chunk and no solve. Works on the transpose as well: Bᵀ (I+L)⁻ᵀ X = ((I+L)⁻¹ B)ᵀ X.
+    """
+    needs: set[int] = set()
+    for n, inst in enumerate(program.body):
+        carries = inst.op == "load" and inst.value[0] == carried  # type: ignore[index]
+        if carries or any(i in needs for i in inst.ins):
+            needs.add(n)
+    body = program.body
+
+    def linear(f: Tiles, system: int, right: int, new: Callable[[int], int], transposed: bool) -> int | None:
+        """The solve of ``right`` by parts: sums, and products whose state-free factor holds time."""
+        if right not in needs:
+            return f.op("solve", (system, new(right)), transposed)
+        inst = body[right]
+        if inst.op in ("add", "sub"):
+            parts = [linear(f, system, i, new, transposed) for i in inst.ins]
+            if None in parts or any(body[i].axes != inst.axes for i in inst.ins):
+                return None
+            return f.ew(inst.op, *(p for p in parts if p is not None))
+        if inst.op == "neg":
+            part = linear(f, system, inst.ins[0], new, transposed)
+            return None if part is None else f.neg(part)
+        if inst.op == "contract" and "t" not in inst.value:  # type: ignore[operator]
+            for free, held in (inst.ins, inst.ins[::-1]):
+                if free not in needs and "t" in body[free].axes and not set(body[held].axes) & {"t", "s"}:
+                    solved = f.op("solve", (system, new(free)), transposed)
+                    return f.contract(solved, new(held), inst.value)  # type: ignore[arg-type]
+        return None
+
+    mapping: dict[int, int] = {}
+    f = Tiles(program.sizes)
+    for n, inst in enumerate(body):
+        ins = tuple(mapping[i] for i in inst.ins)
+        f.line = inst.line
+        value: int | None = None
+        if inst.op == "solve" and inst.ins[1] in needs and inst.ins[0] not in needs:
+            value = linear(f, ins[0], inst.ins[1], mapping.__getitem__, bool(inst.value))
+        if value is None:
+            value = f.emit(Inst(inst.op, ins, inst.value, inst.axes, inst.name, inst.line))
+        elif inst.name:
+            f.named(value, inst.name)
+        mapping[n] = value
+    outs = {k: mapping[n] for k, n in program.outs.items()}
+    return prune(Program(tuple(f.body), outs, program.sizes))
