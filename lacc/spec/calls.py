@@ -156,8 +156,12 @@ def _is(algebra: Algebra, call: Call, x: Expr, *ranks: int) -> bool:
         return True
     want = " or ".join(RANKS[rank] for rank in ranks)
     hint = _rank_hint(name, x.shape, row)
-    algebra.fault("LA0303", call.span, what=f"`{name}`", want=want, got=show(x.shape), hint=hint)
+    algebra.fault("LA0303", call.span, what=f"`{name}`", want=want, got=_shown(x.shape), hint=hint)
     return False
+
+
+def _shown(shape: Shape) -> str:
+    return show(shape) if shape else "a scalar"
 
 
 def _are(algebra: Algebra, call: Call, *ranks: int) -> bool:

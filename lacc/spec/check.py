@@ -17,6 +17,7 @@ from functools import partial, reduce
 
 from lacc.diagnostics import Diagnostic, LaccError, Span
 from lacc.spec import rules
+from lacc.spec.facts import Facts
 from lacc.spec.format import unparse
 from lacc.spec.load import Loader, merge
 from lacc.spec.model import Output, Spec, State
@@ -44,14 +45,14 @@ def check(
     """The typed spec of ``file``.
 
     ``overrides`` gives dims and consts another value, by name or ASCII spelling; ``load`` finds
-    what the file extends and uses; ``problems`` is what the frontend reported. Raises LaccError with
-    every diagnostic of the file, in the order of its lines, where one of them is an error.
+    what the file extends and uses; ``problems`` is what the frontend reported. Raises LaccError
+    with every diagnostic of the file, in the order of its lines, where one of them is an error.
     """
     diagnostics = list(problems)
     merged = merge(file, load, diagnostics.append)
     typed = Statements(merged, overrides or {}, diagnostics.append)
     rules.whole_spec(
-        rules.Facts(
+        Facts(
             file=merged,
             scope=typed.scope,
             updates=typed.updates,
@@ -63,10 +64,8 @@ def check(
         )
     )
     found = _in_order(diagnostics, file)
-    if merged.broken:
-        found = [d for d in found if d.code != "LA0229"]
     if any(d.severity == "error" for d in found):
-        raise LaccError(found)
+        raise LaccError([d for d in found if d.code != "LA0229"])
     return Checked(_spec(merged, typed), found)
 
 

@@ -38,7 +38,7 @@ class Declarations:
     ) -> None:
         self.file = file
         self.report = report
-        self.scope = Scope(broken=set(file.broken))
+        self.scope = Scope(broken=set(file.broken), whole=file.base is None)
         self.dims: dict[str, Dim] = {}
         self.values: dict[str, int] = {}
         self.consts: dict[str, float] = {}
@@ -59,6 +59,11 @@ class Declarations:
         for index, statement in enumerate(file.statements):
             self.scope.now = index
             self._statement(index, statement, outputs, states)
+        for index, statement in reversed(list(enumerate(file.statements))):
+            if isinstance(statement, Define) and statement.name.text in outputs:
+                output = self.scope.symbols.get(statement.name.text)
+                if output is not None and output.kind == "output":
+                    output.index = index
         self._spellings()
 
     def fault(
@@ -82,7 +87,7 @@ class Declarations:
         for given_name, value in given.items():
             key = nfkc(given_name)
             name = key if key in known else by_ascii.get(key)
-            if name is None and key not in self.file.broken:
+            if name is None and key not in self.file.broken and self.scope.whole:
                 hint = suggest(key, [*known, *by_ascii])
                 if not hint:
                     hint = "it has " + (", ".join(f"`{n}`" for n in known) or "no dim and no const")

@@ -20,7 +20,7 @@ class NoNumber(ArithmeticError):
 
 def _power(base: Number, exponent: Number) -> Number:
     if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
-        if abs(base) > 1 and exponent * abs(base).bit_length() > 128:
+        if abs(base) > 1 and exponent * abs(base).bit_length() > 4096:
             raise NoNumber("the number is too large")
         whole: int = base**exponent
         return whole
@@ -64,14 +64,14 @@ def fold(op: str, numbers: list[Number]) -> Number | None:
         return None
     try:
         value = rule(*numbers)
+        if isinstance(value, int) and abs(value) > LARGEST:
+            value = float(value)
     except ZeroDivisionError:
         raise NoNumber("division by zero") from None
     except OverflowError:
         raise NoNumber("the number is too large") from None
     except ValueError:
         raise NoNumber(f"{op} is not defined at {numbers[0]}") from None
-    if isinstance(value, int) and abs(value) > LARGEST:
-        raise NoNumber("the number is too large")
     if value != value:
         raise NoNumber("the result is not a number")
     if math.isinf(value) and not any(map(math.isinf, numbers)):

@@ -14,7 +14,7 @@ from lacc.spec.algebra import Algebra, flip, is_open
 from lacc.spec.builtins import FUNCTIONS, Function
 from lacc.spec.calls import Call, typed_call
 from lacc.spec.model import Expr
-from lacc.spec.names import RESERVED
+from lacc.spec.names import RESERVED, meant
 from lacc.spec.scope import ARGS, Scope, Symbol
 from lacc.spec.shapes import Shape, show
 from lacc.spec.syntax import Feature, Node
@@ -80,6 +80,8 @@ class Typer(Algebra):
             return None
         if typed.shape and flip(typed.shape) == shape:
             hint = "transpose it with .T"
+        if not typed.shape:
+            hint = "multiply it with what has that shape, or declare it scalar"
         want, got = show(shape), show(typed.shape)
         self.fault("LA0304", node.span, name=name, want=want, got=got, hint=hint)
         return None
@@ -197,14 +199,14 @@ class Typer(Algebra):
         """
         symbol = self.scope.symbols.get(name)
         if symbol is None:
-            if name in self.scope.broken:
+            if name in self.scope.broken or not (self.scope.whole or name in self.scope.places):
                 return None
             if name in self.scope.places:
                 self._early(name, self.scope.places[name], span)
             elif name in FUNCTIONS:
                 self.fault("LA0218", span, name=name)
             else:
-                hint = suggest(name, [*self.scope.symbols, *RESERVED])
+                hint = meant(name, [*self.scope.symbols, *RESERVED])
                 hint = hint or "declare or define it on an earlier line"
                 self.fault("LA0201", span, name=name, hint=hint)
             return None
@@ -299,7 +301,7 @@ class Typer(Algebra):
             key = str(arg.value)
             if arg.op == "keyword" and key not in function.keywords:
                 good = False
-                hint = suggest(key, function.keywords) or function.doc
+                hint = suggest(key, function.keywords) or f"`{function.name}`: {function.doc}"
                 self.fault("LA0223", arg.span, name=function.name, key=key, hint=hint)
         return good
 
@@ -332,9 +334,9 @@ class Typer(Algebra):
             return self.lookup(name, node.span)
         if symbol is not None or name in RESERVED:
             self.fault("LA0219", node.span, name=name)
-        elif name not in self.scope.broken:
+        elif name not in self.scope.broken and self.scope.whole:
             features = [s.name for s in self.scope.symbols.values() if s.kind == "feature"]
-            hint = suggest(name, [*FUNCTIONS, *features])
+            hint = meant(name, [*FUNCTIONS, *features])
             hint = hint or f"declare it, `feature {name}(x) = …`"
             self.fault("LA0220", node.span, name=name, hint=hint)
         return None
@@ -380,5 +382,5 @@ def _no_time(symbol: Symbol, base: str) -> str:
     if symbol.kind == "input":
         return f"`{name}` is not known ahead of its token"
     if symbol.kind in ("", "gate", "normalizer", "output"):
-        return f"`{name}` is not kept from token to token; a state with the update `{name}` is"
+        return f"`{name}` is not kept from token to token: declare a state for it"
     return f"`{name}` has no time axis"

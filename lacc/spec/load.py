@@ -64,8 +64,9 @@ class Loader:
 
 
 def merge(file: File, load: Loader | None, report: Report) -> File:
-    """``file`` with its bases merged in and its `use`d features in place of the `use`s; faults are
-    reported.
+    """``file`` with its bases merged in and its `use`d features in place of the `use`s.
+
+    Faults are reported; a file that still has a base is one whose base could not be read.
     """
     chain = [(file.source.name, file.name.span)]
     folder = None if load is None else load.folder
@@ -84,11 +85,10 @@ def _extended(
     while (path := files[-1].base) is not None:
         dotted = ".".join(name.text for name in path)
         span = path[0].span.to(path[-1].span)
-        try:
-            found = None if load is None else load.find(path, folder)
-        except LaccError as fault:
-            for diagnostic in fault.diagnostics:
-                report(diagnostic)
+        found, faults = _found(path, load, folder)
+        for diagnostic in faults:
+            report(diagnostic)
+        if faults:
             break
         if load is None or found is None:
             hint = suggest(dotted, load.known(path, folder)) if load is not None else ""
@@ -106,10 +106,19 @@ def _extended(
         if base is None:
             break
         files.append(base)
-    merged = replace(files.pop(), base=None)
+    merged = files.pop()
     while files:
         merged = _onto(merged, files.pop())
     return merged
+
+
+def _found(
+    path: tuple[Name, ...], load: Loader | None, folder: Path | None
+) -> tuple[tuple[Source, Path | None] | None, list[Diagnostic]]:
+    try:
+        return (None if load is None else load.find(path, folder)), []
+    except LaccError as fault:
+        return None, list(fault.diagnostics)
 
 
 def _same(one: str, other: str) -> bool:
@@ -152,7 +161,7 @@ def _onto(base: File, variant: File) -> File:
     merged = [*kept[:last], *declared, *kept[last:], *(s for s in added if s not in declared)]
     return replace(
         variant,
-        base=None,
+        base=base.base,
         statements=tuple(_ordered(merged, outputs)),
         doc=variant.doc or base.doc,
         broken=variant.broken | base.broken,
@@ -239,17 +248,19 @@ def _names(statement: Statement) -> Iterator[str]:
 def _uses(file: File, load: Loader | None, report: Report) -> File:
     """``file`` with each `use` replaced by the library's feature under its alias."""
     statements: list[Statement] = []
+    lost: set[str] = set()
     for statement in file.statements:
         if not isinstance(statement, Use):
             statements.append(statement)
             continue
-        feature = _library_feature(statement, load, report)
-        if feature is not None:
-            statements.append(feature)
-    return replace(file, statements=tuple(statements))
+        found = _library_feature(statement, load, report)
+        statements += found or []
+        lost |= {statement.alias.text} if found is None else set()
+    return replace(file, statements=tuple(statements), broken=file.broken | lost)
 
 
-def _library_feature(use: Use, load: Loader | None, report: Report) -> Feature | None:
+def _library_feature(use: Use, load: Loader | None, report: Report) -> list[Feature] | None:
+    """The feature that is used, none where it is a function of the language; None after a fault."""
     module, name = ".".join(part.text for part in use.path[:-1]), use.path[-1].text
     modules = library.modules()
     if load is None or module not in modules:
@@ -266,9 +277,9 @@ def _library_feature(use: Use, load: Loader | None, report: Report) -> Feature |
         report(error("LA0406", use.path[-1].span, name=f"{module}.{name}", hint=hint))
         return None
     if use.alias.text == name and name in FUNCTIONS:
-        return None
+        return []
     note = use.doc or f"{module}.{name}: {feature.doc}"
-    return replace(feature, name=use.alias, doc=note)
+    return [replace(feature, name=use.alias, doc=note)]
 
 
 def _features(module: str, load: Loader | None) -> list[Feature]:

@@ -7,9 +7,10 @@ Unicode letter has some spelling: its Greek or Latin name, else its code point (
 
 from __future__ import annotations
 
-import difflib
 import unicodedata
 from collections.abc import Iterable
+
+from lacc.diagnostics import suggest
 
 RESERVED = {
     "I": "the identity matrix",
@@ -91,11 +92,8 @@ def _spell(char: str) -> tuple[str, bool]:
     return (str(digit), False) if digit is not None else (f"u{ord(char):x}", False)
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that ``name`` is most likely a slip for, None where none is near."""
+def meant(name: str, known: Iterable[str]) -> str:
+    """As `suggest`, and the name whose ASCII spelling is ``name``: ``did you mean `β`?``."""
     known = list(known)
-    for other in known:
-        if other.casefold() == name.casefold() or ascii_spelling(other) == name:
-            return other
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6 if len(name) > 2 else 0.75)
-    return near[0] if near else None
+    spelled = [other for other in known if ascii_spelling(other).rstrip("_") == name]
+    return f"did you mean `{spelled[0]}`?" if spelled else suggest(name, known)

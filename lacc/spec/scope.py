@@ -37,13 +37,15 @@ class Scope:
     """The names of one file.
 
     ``places`` is where each name is first declared; ``now`` the statement being typed; ``broken``
-    are the names in statements that did not parse, and those that may not be declared.
+    are the names in statements that did not parse, and those that may not be declared; not
+    ``whole`` where a base could not be read, so that nobody misses what it may have held.
     """
 
     symbols: dict[str, Symbol] = field(default_factory=dict)
     places: dict[str, Span] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     now: int = 0
+    whole: bool = True
 
     def usable(self, symbol: Symbol) -> bool:
         """Whether the statement being typed stands after the symbol's."""

@@ -74,7 +74,7 @@ class Statements:
         self._parts(statement)
         for name in statement.names:
             symbol = self.scope.symbols.get(name.text)
-            if symbol is None or symbol.index != self.scope.now or symbol.span != name.span:
+            if symbol is None or symbol.span != name.span:
                 continue
             self.declarations[name.text] = statement
             if statement.role == "state":
@@ -127,7 +127,10 @@ class Statements:
             if statement.role == "input":
                 leaves, words = OF_TOKEN, "earlier arguments at the same token"
             if default is not None and self._only(default, leaves, what, words):
-                rules.finer(default, symbol, self.scope.symbols, self.report)
+                leaf = rules.finer(default, symbol, self.scope.symbols)
+                if leaf is not None:
+                    symbols = self.scope.symbols
+                    rules.report_finer(leaf, node.span, symbol, symbols, self.report)
         promises = self._promises(statement)
         spelled = ascii_spelling(symbol.name)
         if not symbol.broken:
@@ -215,6 +218,8 @@ class Statements:
             self._readout(statement, symbol)
             return
         typed = self.typer.closed(statement.body)
+        if symbol is not None and symbol.kind == "state":
+            self._assigned.setdefault(name, statement.name.span)
         if symbol is None or symbol.span != statement.name.span:
             return
         symbol.expr, symbol.broken = typed, typed is None
@@ -240,7 +245,6 @@ class Statements:
             symbol.shape = () if typed is None else typed.shape
         else:
             typed = self.typer.fit(statement.body, symbol.shape, f"`{name}`")
-        symbol.index = self.scope.now
         symbol.expr, symbol.broken = typed, typed is None
         if typed is not None:
             self.readouts[name] = typed
@@ -250,7 +254,7 @@ class Statements:
         symbol = self.scope.symbols.get(name)
         if symbol is None or symbol.kind != "state":
             self.typer.expr(statement.body)
-            if name not in self.file.broken:
+            if name not in self.file.broken and (self.scope.whole or symbol is not None):
                 self._no_state(statement, symbol)
         elif self._first(name, statement.name.span):
             if symbol.broken:
@@ -306,6 +310,8 @@ class Statements:
     def _complete(self) -> None:
         """Every state has an update, every output a value, and there is an output."""
         broken = self.file.broken
+        if not self.scope.whole:
+            return
         for name, statement in self.declarations.items():
             if name not in self._assigned and name not in broken:
                 span = self.scope.symbols[name].span
@@ -313,7 +319,8 @@ class Statements:
                     self._fault("LA0211", span, name=name)
                 elif statement.role == "output":
                     self._fault("LA0212", span, name=name)
-        if not broken and not any(s.role == "output" for s in self.declarations.values()):
+        declares = [s for s in self.file.statements if isinstance(s, Declare)]
+        if not broken and all(statement.role != "output" for statement in declares):
             self._fault("LA0231", self.file.name.span, name=self.file.name.text)
 
 
