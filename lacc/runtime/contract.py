@@ -11,7 +11,8 @@ A core is five things (`Core`), whose arguments and results are dicts by ASCII n
     forward(x, state, run)  -> (outputs, final)
     step(x, state, run)     -> (outputs, final): one token, as forward without the time axis
     backward(x, state, run, cotangent, state_cotangent) -> (gradients, initial)
-    promises(x, run)        -> [(argument, text, holds), ...]: a bool array for each `where`
+    promises(x, run)        -> [(argument, text, holds), ...]: for each `where` a bool array, as
+                               [B, T, H, *axes] (1 where it does not vary) or a single bool
     draws                      {sampler: fn(shape, seed) -> array}, for buffers that are not given
 
 ``x`` holds inputs [B, T, H, *axes], params and buffers [H, *axes], all repeated to the H heads, in
@@ -225,7 +226,9 @@ class _Call:
 
     def options(self, mode: str, chunk: int | None, cu_seqlens: Any, valid: Any) -> None:
         """Takes up mode, chunk and segments."""
-        self.mode, self.chunk = _mode(self.signature, mode, chunk)
+        self.mode, self.chunk = chosen(mode, chunk)
+        if reason := self.signature.modes.get(self.mode, ""):
+            raise ValueError(f"mode: {self.signature.name} has no mode {self.mode}: {reason}")
         if cu_seqlens is not None or valid is not None:
             found = list(_segments(self.sizes["#B"], self.sizes["#T"], cu_seqlens, valid))
             if cu_seqlens is None and np.all(valid):
@@ -419,19 +422,17 @@ def _join(field: Value, parts: list[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _mode(signature: Signature, mode: str, chunk: int | None) -> tuple[str, int | None]:
-    """A mode that exists, with its chunk; a chunk given to mode auto asks for mode chunk."""
+def chosen(mode: str, chunk: int | None) -> tuple[str, int | None]:
+    """Mode and chunk of a call; a chunk given to mode auto asks for mode chunk."""
     if mode not in MODES:
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
-    if chunk is not None:
-        if not isinstance(chunk, int | np.integer) or isinstance(chunk, bool) or chunk < 1:
-            raise ValueError(f"chunk: expected a positive integer, got {chunk!r}")
-        if mode not in ("auto", "chunk"):
-            raise ValueError(f"chunk: expected None in mode {mode}, got {chunk}")
-        mode, chunk = "chunk", int(chunk)
-    if reason := signature.modes.get(mode, ""):
-        raise ValueError(f"mode: {signature.name} has no mode {mode}: {reason}")
-    return mode, chunk
+    if chunk is None:
+        return mode, None
+    if not isinstance(chunk, int | np.integer) or isinstance(chunk, bool) or chunk < 1:
+        raise ValueError(f"chunk: expected a positive integer, got {chunk!r}")
+    if mode not in ("auto", "chunk"):
+        raise ValueError(f"chunk: expected None in mode {mode}, got {chunk}")
+    return "chunk", int(chunk)
 
 
 def _segments(B: int, T: int, cu_seqlens: Any, valid: Any) -> Iterator[tuple[slice, Any, slice]]:
@@ -584,8 +585,8 @@ def vjp(
         cts = {name: None if ct is None else ct[place] for name, ct in pulled.items()}
         last = {name: None if ct is None else ct[n] for name, ct in ends.items()}
         for s in signature.states:
-            if _grows(s) and last[s.name] is not None:
-                last[s.name] = last[s.name][:, :, longest - run.T :]
+            if _grows(s) and (ct := last[s.name]) is not None:
+                last[s.name] = ct[:, :, longest - run.T :]
         gradients, before = core.backward(x, state, run, cts, last)
         for name, g in before.items():
             initial.setdefault(name, []).append(g)

@@ -91,9 +91,7 @@ class Kernel:
     def _moded(self, options: dict[str, Any]) -> dict[str, Any]:
         if options.get("mode") is None and options.get("chunk") is None:
             options = {**options, **self._defaults}
-        asked = options.get("mode", "auto")
-        if asked == "auto" and options.get("chunk") is not None:
-            asked = "chunk"
+        asked, _ = contract.chosen(options.get("mode", "auto"), options.get("chunk"))
         if asked in self._missing:
             raise LaccError([self._missing[asked]])
         return options

@@ -33,6 +33,9 @@ EXACT = 1e-9
 
 CHUNK = 8
 
+CALL = "call"
+"""The quantity of a finding that a call raised."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -73,7 +76,8 @@ class Guarded:
         try:
             return function(**arguments)
         except Exception as fault:
-            raise KernelFault(f"{type(fault).__name__}: {fault}") from fault
+            said = f"{type(fault).__name__}: {fault}"
+            raise KernelFault(f"{said}, called with {_shown(arguments)}") from fault
 
 
 @dataclass(frozen=True)
@@ -337,6 +341,15 @@ CHECKS: dict[str, Check] = {
     "float32": single,
     "bfloat16": half,
 }
+
+
+def _shown(arguments: dict[str, Any]) -> str:
+    """The arguments of a call: shapes of arrays, other things as they are."""
+    return ", ".join(
+        f"{n} {list(x.shape)}" if isinstance(x, np.ndarray) else f"{n}={x!r}"
+        for n, x in arguments.items()
+        if x is not None and not isinstance(x, tuple)
+    )
 
 
 def _names(bench: Bench) -> list[str]:

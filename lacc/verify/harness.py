@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lacc.runtime.kernel import Kernel
 from lacc.verify.cases import Bench
-from lacc.verify.checks import CHECKS, Check, Finding, Guarded, KernelFault, Subject
+from lacc.verify.checks import CALL, CHECKS, Check, Finding, Guarded, KernelFault, Subject
 from lacc.verify.report import Cell, Report
 
 Progress = Callable[[int, int, str], None]
@@ -47,5 +47,5 @@ def _cell(check: Check, subject: Subject) -> Cell:
     try:
         findings.extend(check(subject))
     except KernelFault as fault:
-        findings.append(Finding("call", math.inf, 0.0, str(fault)))
+        findings.append(Finding(CALL, math.inf, 0.0, str(fault)))
     return Cell.of(findings)

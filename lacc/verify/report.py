@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lacc.verify.checks import Finding
+from lacc.verify.checks import CALL, Finding
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,6 +38,8 @@ class Cell:
         if self.worst is None:
             return f"grows to {self.growth:.0e}" if self.growth else "–"
         mark = "" if self.passed else "FAIL "
+        if self.worst.quantity == CALL:
+            return f"{mark}raises"
         if self.worst.limit == 0:
             return "exact" if self.passed else f"{mark}not exact"
         return f"{mark}{self.worst.error:.0e} / {self.worst.limit:.0e}"
@@ -70,8 +72,8 @@ class Report:
         for (row, column), cell in self.cells.items():
             for f in sorted(cell.failures, key=_strain, reverse=True)[:1]:
                 more = f" (and {len(cell.failures) - 1} more)" if len(cell.failures) > 1 else ""
-                numbers = f"{f.error:.1e} against {f.limit:.1e}"
-                lines.append(f"{row}, {column}: {f.quantity} off by {numbers} at {f.case}{more}")
+                off = f"{f.quantity} off by {f.error:.1e} against {f.limit:.1e} at {f.case}"
+                lines.append(f"{row}, {column}: {f.case if f.quantity == CALL else off}{more}")
         return tuple(lines)
 
     def __str__(self) -> str:
