@@ -1,7 +1,6 @@
 """A spec goes in, a small character language model trained through its kernel comes out.
 
-    python examples/apps/char_lm.py                   examples/gla.la
-    python examples/apps/char_lm.py my_variant.la     any causal spec with one output
+    python examples/apps/char_lm.py [SPEC]    any causal spec with one output; examples/gla.la
 
 The text is Python's own documentation. In each of two layers every input of the spec is a linear
 map of the normalised embedding, squashed into what the spec promises of it. Forward and gradients
@@ -17,33 +16,23 @@ import numpy as np
 
 import lacc
 
-WIDTH, HEADS, LAYERS, BATCH, LENGTH, DIM = 96, 4, 2, 8, 96, 24
+WIDTH, HEADS, LAYERS, BATCH, LENGTH, DIM, PROMPT, SAMPLE = 96, 4, 2, 8, 96, 24, 32, 320
 TEXT = "\n".join(topics[name] for name in sorted(topics))
 
 
-def bounds(arg):
-    """What ``arg`` promises: (low, high, largest sum of squares), infinite where unsaid."""
+def squash(x, arg):
+    """``x`` moved to where ``arg`` promises to be, and the function that takes a gradient back."""
     low, high, norm = -np.inf, np.inf, np.inf
     for promise in arg.promises:
-        left, right, cmp = promise.left, promise.right, promise.cmp
+        left, right, less = promise.left, promise.right, "<" in promise.cmp
         if left.op == "const":
-            left, right, cmp = right, left, cmp.translate(str.maketrans("<>", "><"))
-        if left.op == "sum":
-            norm = right.value
-        elif "<" in cmp:
-            high = min(high, right.value)
-        else:
-            low = max(low, right.value)
-    return low, high, norm
-
-
-def squash(x, low, high, norm):
-    """``x`` moved into its bounds, and the function that takes a gradient back."""
+            left, right, less = right, left, not less
+        norm = right.value if left.op == "sum" else norm
+        low, high = (low, right.value) if less else (right.value, high)
     s = 1 / (1 + np.exp(-np.clip(x, -30, 30)))
     if np.isfinite(norm):
-        r = 1 / np.sqrt(np.square(x).sum(-1, keepdims=True) + 1e-3)
-        y, c = x * r, norm**0.5
-        return c * y, lambda d: c * r * (d - y * (d * y).sum(-1, keepdims=True))
+        r, c = 1 / np.sqrt(np.square(x).sum(-1, keepdims=True) + 1e-3), norm**0.5
+        return c * x * r, lambda d: c * r * (d - x * r * (d * x * r).sum(-1, keepdims=True))
     if np.isfinite(low) and np.isfinite(high):
         return low + (high - low) * s, lambda d: d * (high - low) * s * (1 - s)
     if np.isfinite(high):  # the log of a gate: slow to forget
@@ -68,62 +57,55 @@ class Model:
     def __init__(self, kernel, characters, rng):
         self.kernel, spec = kernel, kernel.spec
         dims = {name: dim.default for name, dim in spec.dims.items()}
+        lead = {"head": (HEADS,), "group": (1,), "layer": (), "position": (LENGTH,)}
         self.args = [a for a in spec.args if a.role != "buffer" and a.default is None]
         self.shape, shapes = {}, {"embed": (characters, WIDTH), "out": (WIDTH, characters)}
         for a in (*self.args, *spec.outputs):
-            lead = {"head": (HEADS,), "group": (1,), "layer": (), "position": (LENGTH,)}[a.per]
-            self.shape[a.ascii] = (*lead, *(size.evaluate(dims) for size in a.shape))
+            self.shape[a.ascii] = lead[a.per] + tuple(size.evaluate(dims) for size in a.shape)
         for n in range(LAYERS):
             shapes[f"{n} mix"] = (int(np.prod(self.shape[spec.outputs[0].ascii])), WIDTH)
             for a in self.args:
-                shape = self.shape[a.ascii]
-                shapes[f"{n} {a.ascii}"] = (
-                    (WIDTH, int(np.prod(shape))) if a.role == "input" else shape
-                )
-        self.w = {name: rng.standard_normal(s) * s[-2:][0] ** -0.5 for name, s in shapes.items()}
-        self.w = {name: w.astype(np.float32) for name, w in self.w.items()}
+                flat = (WIDTH, int(np.prod(self.shape[a.ascii])))
+                shapes[f"{n} {a.ascii}"] = flat if a.role == "input" else self.shape[a.ascii]
+        draws = {name: rng.standard_normal(s) * s[-2:][0] ** -0.5 for name, s in shapes.items()}
+        self.w = {name: w.astype(np.float32) for name, w in draws.items()}
 
     def forward(self, tokens, states=None):
         """Logits [..., characters]; cotangent of the logits -> gradients; each layer's state."""
-        w, lead, carried, tape = self.w, tokens.shape, [], []
-        x = w["embed"][tokens]
+        w, x, carried, tape = self.w, self.w["embed"][tokens], [], []
         for n in range(LAYERS):
             h, from_h = normalize(x)
-            values, squashed = {}, {}
+            values, pulls = {}, {}
             for a in self.args:
                 raw = w[f"{n} {a.ascii}"]
                 if a.role == "input":
-                    raw = (h @ raw).reshape(lead + self.shape[a.ascii])
-                values[a.ascii], squashed[a.ascii] = squash(raw, *bounds(a))
-            o, state = (
-                self.kernel(**values)
-                if states is None
-                else self.kernel.step(**values, state=states[n])
-            )
+                    raw = (h @ raw).reshape(tokens.shape + self.shape[a.ascii])
+                values[a.ascii], pulls[a.ascii] = squash(raw, a)
+            one = None if states is None else {"state": states[n]}
+            o, state = self.kernel(**values) if one is None else self.kernel.step(**values, **one)
             y, from_y = normalize(o)
-            x = x + y.reshape(*lead, -1) @ w[f"{n} mix"]
+            x = x + y.reshape(*tokens.shape, -1) @ w[f"{n} mix"]
             carried.append(state)
-            tape.append((h, from_h, values, squashed, y, from_y))
-        h_out, from_h_out = normalize(x)
+            tape.append((h, from_h, values, pulls, y, from_y))
+        last, from_last = normalize(x)
 
         def backward(d):
-            grads = {"out": rows(h_out).T @ rows(d)}
-            dx = from_h_out(d @ w["out"].T)
+            grads, dx = {"out": rows(last).T @ rows(d)}, from_last(d @ w["out"].T)
             for n in reversed(range(LAYERS)):
-                h, from_h, values, squashed, y, from_y = tape[n]
-                grads[f"{n} mix"] = y.reshape(d[..., 0].size, -1).T @ rows(dx)
+                h, from_h, values, pulls, y, from_y = tape[n]
+                grads[f"{n} mix"] = y.reshape(tokens.size, -1).T @ rows(dx)
                 do = from_y((dx @ w[f"{n} mix"].T).reshape(y.shape))
                 found, dh = self.kernel.vjp(**values, cotangent=do), 0
                 for a in self.args:
-                    name, g = f"{n} {a.ascii}", squashed[a.ascii](found[a.ascii])
+                    name, g = f"{n} {a.ascii}", pulls[a.ascii](found[a.ascii])
                     if a.role == "input":
-                        g = g.reshape(*lead, -1)
+                        g = g.reshape(*tokens.shape, -1)
                         dh, g = dh + g @ w[name].T, rows(h).T @ rows(g)
                     grads[name] = g
                 dx = dx + from_h(dh)
             return grads | {"embed": np.eye(len(w["embed"]))[tokens.ravel()].T @ rows(dx)}
 
-        return h_out @ w["out"], backward, carried
+        return last @ w["out"], backward, carried
 
 
 def train(model, text, steps, rng):
@@ -143,43 +125,34 @@ def train(model, text, steps, rng):
             scale = np.sqrt(square[name] / (1 - 0.98**step)) + 1e-8
             model.w[name] -= (rate * mean[name] / (1 - 0.9**step) / scale).astype(np.float32)
         if step == 1 or step % max(1, steps // 10) == 0:
-            loss = -np.log2((p * one).sum(-1)).mean()
-            print(
-                f"step {step:4}  {loss:.3f} bits a character  {time.perf_counter() - start:.1f} s"
-            )
+            loss, seconds = -np.log2((p * one).sum(-1)).mean(), time.perf_counter() - start
+            print(f"step {step:4}  {loss:.3f} bits a character  {seconds:.1f} s", flush=True)
 
 
-def generate(model, tokens, length, rng):
-    """``tokens`` and ``length`` more, one `step` each, with the logits after every one."""
-    states, tokens, seen = [None] * LAYERS, list(tokens), []
-    prompt = len(tokens)
-    while len(seen) < prompt + length:
+def generate(model, prompt, rng):
+    """``prompt`` and SAMPLE more tokens, one `step` each, with the logits after every one."""
+    states, tokens, seen = [None] * LAYERS, list(prompt), []
+    while len(tokens) < len(prompt) + SAMPLE:
         logits, _, states = model.forward(np.array([tokens[len(seen)]]), states)
         seen.append(logits[0])
         if len(seen) == len(tokens):
             p = np.exp((logits[0] - logits[0].max()) / 0.5)
             tokens.append(int(rng.choice(len(p), p=p / p.sum())))
-    return tokens, np.array(seen)
+    return np.array(tokens), np.array(seen)
 
 
-def main():
-    """Train, sample, and compare the logits of decoding with those of one forward."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("spec", nargs="?", default=Path(__file__).parents[1] / "gla.la")
-    parser.add_argument("--steps", type=int, default=300)
-    options = parser.parse_args()
-    rng = np.random.default_rng(0)
+    parser.add_argument("--steps", type=int, default=200)
+    options, rng = parser.parse_args(), np.random.default_rng(0)
     plain = [d.name for d in lacc.load(options.spec).dims.values() if str(d.size) == d.name]
     kernel = lacc.compile(options.spec, target="numpy", **dict.fromkeys(plain, DIM))
     alphabet = sorted(set(TEXT))
     text = np.array([alphabet.index(c) for c in TEXT])
     model = Model(kernel, len(alphabet), rng)
     train(model, text, options.steps, rng)
-    tokens, seen = generate(model, text[:32], 320, rng)
+    tokens, seen = generate(model, text[:PROMPT], rng)
     print("\n" + "".join(alphabet[i] for i in tokens))
-    apart = np.abs(model.forward(np.array([tokens[: len(seen)]]))[0][0] - seen).max()
-    print(f"\nlogits of decoding and of one forward differ by at most {apart:.1e}")
-
-
-if __name__ == "__main__":
-    main()
+    apart = np.abs(model.forward(tokens[None, : len(seen)])[0][0] - seen).max()
+    print(f"\ndecoding and one forward: logits differ by {apart:.1e}, of {np.abs(seen).max():.0f}")
