@@ -118,6 +118,8 @@ class Algebra:
         )
         if flip(left) == right:
             hint = "transpose one side with .T"
+        elif op == "mul" and {len(left), len(right)} == {1, 2} and ONE in (left[0], right[0]):
+            hint = "k @ v.T is the matrix of all products of two vectors"
         elif op == "mul" and {len(left), len(right)} == {1, 2}:
             hint = "diag(x) @ A scales the rows of A, A @ diag(x) its columns"
         elif len(left) == len(right) and not is_open(left + right) and self._same(left, right):
@@ -187,6 +189,8 @@ def flip(shape: Shape) -> Shape:
 def _product_hint(left: Shape, right: Shape) -> str:
     if len(left) == len(right) == 1:
         return "a.T @ b is the inner product, a @ b.T the outer one"
+    if len(left) == 1 and left[0] == right[0]:
+        return "a vector is a column: A.T @ x is one too, x.T @ A a row"
     if len(left) == 2 and left[0] == right[0]:
         return "transpose the left side with .T"
     if len(right) == 2 and right[1] == left[-1]:

@@ -9,7 +9,7 @@ from lacc.spec.builtins import FUNCTIONS
 from lacc.spec.fold import NoNumber, number_of
 from lacc.spec.infer import Typer
 from lacc.spec.model import LEVELS, Dim
-from lacc.spec.names import API, RESERVED, ascii_spelling, nfkc
+from lacc.spec.names import API, RESERVED, ascii_spelling, meant, nfkc
 from lacc.spec.scope import ARGS, Scope, Symbol
 from lacc.spec.shapes import Shape, Size
 from lacc.spec.syntax import (
@@ -302,6 +302,10 @@ class Declarations:
         name = str(node.value)
         if name in RESERVED:
             self.fault("LA0306", node.span, why=f"`{name}` is {RESERVED[name]}, not a dim")
+            return None
+        if name not in self.scope.places and name not in self.scope.broken and self.scope.whole:
+            hint = meant(name, self.dims) or f"declare it: `dim {name} = 64`"
+            self.fault("LA0201", node.span, name=name, hint=hint)
             return None
         symbol = self.typer.lookup(name, node.span)
         if symbol is None:

@@ -233,6 +233,8 @@ class Typer(Algebra):
     def _name(self, name: str, span: Span, local: Locals | None) -> Expr | None:
         if local is not None and name in local:
             return local[name]
+        if name in self.scope.broken:
+            return None
         if name == "inf":
             return self.number(float("inf"), span)
         if name == "I":
@@ -248,6 +250,8 @@ class Typer(Algebra):
     def _at(
         self, name: str, base: str, shift: int | str, span: Span, local: Locals | None
     ) -> Expr | None:
+        if name in self.scope.broken:
+            return None
         if name in RESERVED or (local is not None and name in local):
             what = RESERVED.get(name, "an argument of the feature")
             self.fault("LA0206", span, why=f"`{name}` is {what} and has no time")

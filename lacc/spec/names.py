@@ -46,7 +46,6 @@ MARKS = {
     "\u0305": "bar", "\u0306": "breve", "\u0307": "dot", "\u0308": "ddot", "\u030a": "ring",
     "\u030c": "check", "\u0331": "under", "\u0332": "under", "\u20d7": "arrow",
 }  # fmt: skip
-LETTERS = {"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ð": "d", "þ": "th", "ı": "i", "ł": "l"}
 
 
 def nfkc(name: str) -> str:
@@ -55,41 +54,35 @@ def nfkc(name: str) -> str:
 
 
 def ascii_spelling(name: str) -> str:
-    """The spelling of ``name`` in argument lists and emitted code: letters, digits, `_`, never a
-    keyword.
-    """
+    """The spelling of ``name`` in argument lists and emitted code: an identifier, no keyword."""
     if name.isascii():
         return f"{name}_" if name in KEYWORDS else name
-    words: list[str] = []
+    words = [""]
     for char in unicodedata.normalize("NFD", nfkc(name)):
-        spelled, apart = _spell(char)
-        if words and apart and words[-1][-1:] not in ("_", ""):
+        word = char if char.isascii() else _word(char)
+        long = len(word) > 1 or len(words[-1]) > 1
+        if long and word[0].isalpha() and words[-1][-1:].isalnum():
             words.append("_")
-        words.append(spelled)
+        words.append(word)
     text = "".join(words)
-    if not text[:1].isalpha() and text[:1] != "_":
+    if not text[0].isalpha() and text[0] != "_":
         text = f"n{text}"
     return f"{text}_" if text in KEYWORDS else text
 
 
-def _spell(char: str) -> tuple[str, bool]:
-    """One character's spelling, and whether it stands apart from what is before it."""
-    if char.isascii():
-        return char, False
-    if char in MARKS:
-        return MARKS[char], True
-    if char.lower() in LETTERS:
-        spelled = LETTERS[char.lower()]
-        return (spelled if char.islower() else spelled.capitalize()), False
-    parts = unicodedata.name(char, "").split()
-    if parts[:1] == ["GREEK"] and "LETTER" in parts:
-        spelled = parts[parts.index("LETTER") + 1].lower()
-        spelled = {"lamda": "lambda"}.get(spelled, spelled)
-        return (spelled.capitalize() if parts[1] == "CAPITAL" else spelled), False
-    if unicodedata.category(char).startswith("M"):
-        return f"m{ord(char):x}", True
+def _word(char: str) -> str:
+    """How one character is spelled: by its Unicode name, else by its code point."""
     digit = unicodedata.digit(char, None)
-    return (str(digit), False) if digit is not None else (f"u{ord(char):x}", False)
+    if digit is not None:
+        return str(digit)
+    if char in MARKS:
+        return MARKS[char]
+    kind, letter, name = unicodedata.name(char, "").partition("LETTER ")
+    words = [word for word in name.lower().replace("-", " ").split() if word != "with"]
+    if not letter or not words:
+        return f"u{ord(char):x}"
+    spelled = "_".join("lambda" if word == "lamda" else word for word in words)
+    return spelled.capitalize() if "CAPITAL" in kind else spelled
 
 
 def meant(name: str, known: Iterable[str]) -> str:

@@ -254,7 +254,7 @@ class Statements:
         symbol = self.scope.symbols.get(name)
         if symbol is None or symbol.kind != "state":
             self.typer.expr(statement.body)
-            if name not in self.file.broken and (self.scope.whole or symbol is not None):
+            if name not in self.scope.broken and (self.scope.whole or symbol is not None):
                 self._no_state(statement, symbol)
         elif self._first(name, statement.name.span):
             if symbol.broken:
@@ -309,7 +309,7 @@ class Statements:
 
     def _complete(self) -> None:
         """Every state has an update, every output a value, and there is an output."""
-        broken = self.file.broken
+        broken = self.scope.broken
         if not self.scope.whole:
             return
         for name, statement in self.declarations.items():
