@@ -21,7 +21,7 @@ from lacc.spec.shapes import Size
 from lacc.tile.derive import Derived, Pass, Token
 from lacc.tile.program import Axes, Inst, Program
 from lacc.tile.rewrite import free_carry_of_solves
-from lacc.tile.split import phases
+from lacc.tile.split import FIXED, phases
 
 CONTRACT, BLOCKS = "lacc.runtime.contract", "lacc.runtime.blocks"
 KERNELS, SCALARS, SAMPLERS = "lacc.tile.kernels", "lacc.ir.scalars", "lacc.library.samplers"
@@ -325,26 +325,30 @@ class _Body:
         self.owner = owner
         self.program = program
         self.carried = carried
-        self.phase = list(phases(program, carried))
-        if owner.token:
-            self.phase = ["local" if p != "fixed" else p for p in self.phase]
+        found, self.loops = phases(program, carried)
+        self.phase = [min(p, 0) for p in found] if owner.token else list(found)
+        self.last = 0 if owner.token else 2 * len(self.loops)
         self.local = _locals(owner, {d for s in program.sizes.values() for d in s.dims})
         self.names = variable_names(program, self.local.used)
         for n, inst in enumerate(program.body):
             if inst.op == "load":
                 self.names[n] = self._loaded(*inst.value)  # type: ignore[misc]
         self.numbers = _numbers(program)
-        used: dict[int, set[str]] = {n: set() for n in range(len(program.body))}
+        used: dict[int, set[int]] = {n: set() for n in range(len(program.body))}
         for n, inst in enumerate(program.body):
             for i in inst.ins:
                 used[i].add(self.phase[n])
         for name, n in program.outs.items():
-            used[n].add("carry" if name.startswith("state:") and not owner.token else "output")
+            carry = name.startswith("state:") and not owner.token
+            used[n].add(self._loop_of(name.removeprefix("state:")) if carry else self.last)
         self.crossing = frozenset(
             n
             for n, where in used.items()
             if where - {self.phase[n]} and n not in self.numbers
         )
+
+    def _loop_of(self, state: str) -> int:
+        return 2 * next(n for n, group in enumerate(self.loops) if state in group) + 1
 
     def _loaded(self, kind: str, name: str) -> str:
         if kind == "cotangent":
@@ -354,7 +358,7 @@ class _Body:
         kind = {"stored": "input", "index": "input" if name == "t" else "param", "buffer": "param"}.get(kind, kind)
         return self.local[kind, name]
 
-    def _of(self, phase: str) -> list[int]:
+    def _of(self, phase: int) -> list[int]:
         return [n for n, p in enumerate(self.phase) if p == phase]
 
     def _writer(self) -> _Writer:
@@ -364,11 +368,11 @@ class _Body:
         """Lines of the fixed phase and the tuple of what other phases use of it."""
         writer = self._writer()
         suffix = "" if self.carried == "state" else "_"
-        for n in self._of("fixed"):
+        for n in self._of(FIXED):
             if self.program.body[n].op != "load":
                 writer.names[n] = self.names[n] + suffix
         lines = []
-        for n in self._of("fixed"):
+        for n in self._of(FIXED):
             if self.program.body[n].op == "load":
                 writer.texts[n] = Text(self.names[n])
             else:
@@ -376,14 +380,14 @@ class _Body:
         return lines, _pack([writer.texts[n].code for n in self._kept()])
 
     def _kept(self) -> list[int]:
-        return [n for n in self._of("fixed") if n in self.crossing]
+        return [n for n in self._of(FIXED) if n in self.crossing]
 
     def lines(self, comments: bool) -> list[str]:
         """The body of the function."""
         writer = self._writer()
         owner = self.owner
         for n, inst in enumerate(self.program.body):
-            if inst.op == "load" and self.phase[n] != "fixed":
+            if inst.op == "load" and self.phase[n] != FIXED:
                 writer.texts[n] = Text(self.names[n])
             elif n in self.numbers:
                 writer.lines([n])
@@ -402,68 +406,57 @@ class _Body:
         head += _unpack([self.names[n] for n in self._kept()], f"constants[{which}]")
         if owner.token:
             head += [f"{name} = {name}[:, :, None]" for name in carried]
-        body = self._phase(writer, "local", comments)
-        body += self._carry(writer, comments, carried)
-        body += self._phase(writer, "output", comments)
+        body = self._section(writer, 0, comments)
+        for number in range(self.last // 2):
+            body += self._loop(writer, number, comments)
+            body += self._section(writer, 2 * number + 2, comments)
         body.append(self._result(writer, carried))
         return [*head, *_dim_lines(self.program, body), *body]
 
-    def _phase(self, writer: _Writer, phase: str, comments: bool) -> list[str]:
+    def _section(self, writer: _Writer, phase: int, comments: bool) -> list[str]:
         wanted = [n for n in self._of(phase) if self.program.body[n].op != "load"]
         return writer.lines(wanted, comments, self.crossing)
 
-    def _carry(self, writer: _Writer, comments: bool, carried: list[str]) -> list[str]:
-        """The loop over the block's chunks, and what it leaves for every chunk."""
-        if self.owner.token or not carried:
-            return []
+    def _loop(self, writer: _Writer, number: int, comments: bool) -> list[str]:
+        """The loop over the block's chunks that carries one group of states, and what it leaves for every chunk."""
+        phase, body = 2 * number + 1, self.program.body
         inner = self._writer()
         inner.line = writer.line
-        loads = {self.names[n]: n for n in self._of("output") + self._of("carry") if self.program.body[n].op == "load"}
-        for n in range(len(self.program.body)):
-            if n in writer.texts and self.phase[n] in ("fixed", "local"):
-                text = writer.texts[n]
-                at = "c" if self.phase[n] == "local" else "0"
-                inner.texts[n] = text if text.number else Text(f"{text.within(ATOM)}[:, :, {at}]")
-        for name, n in loads.items():
-            inner.texts[n] = Text(name)
-        wanted = [n for n in self._of("carry") if self.program.body[n].op != "load"]
-        outs = [self.program.outs.get(f"state:{s}") for s in self.owner.states]
-        lines = inner.lines(wanted, comments, self.crossing | frozenset(o for o in outs if o is not None))
-        shown = [n for n in self._of("carry") if n in self.crossing and n not in outs and n not in loads.values()]
-        kept = [(name, f"{name}_at") for name in carried]
-        kept += [(self.names[n], f"{self.names[n]}_at") for n in shown]
-        needed = {self.names[n] for n in shown} | set(self._carried_uses(carried))
-        kept = [(name, at) for name, at in kept if name in needed or self.carried == "state"]
+        for n, text in writer.texts.items():
+            at = "0" if self.phase[n] == FIXED else "c"
+            inner.texts[n] = text if text.number else Text(f"{text.within(ATOM)}[:, :, {at}]")
+        states = self.loops[number]
+        loads = {n: self.local[self.carried, s] for s, n in self.program.loads(self.carried).items() if s in states}
+        inner.texts.update({n: Text(name) for n, name in loads.items()})
+        outs = {s: self.program.outs.get(f"state:{s}") for s in states}
+        wanted = [n for n in self._of(phase) if body[n].op != "load"]
+        lines = inner.lines(wanted, comments, self.crossing)
+        kept = {self.local[self.carried, s] for s in states if self.carried == "state"}
+        kept |= {name for n, name in loads.items() if n in self.crossing}
+        shown = [n for n in wanted if n in self.crossing and n not in outs.values()]
+        shown += [n for n in outs.values() if n is not None and self._read_after(n, phase)]
         every = "range(n)" if self.carried == "state" else "reversed(range(n))"
-        result = [f"{at} = [None] * n" for _, at in kept]
+        stacked = [*sorted(kept), *(self.names[n] for n in shown)]
+        result = [f"{name}_at = [None] * n" for name in stacked]
         result += [f"for c in {every}:"]
-        result += [f"    {at}[c] = {name}" for name, at in kept if name in carried]
+        result += [f"    {name}_at[c] = {name}" for name in sorted(kept)]
         result += [f"    {line}" for line in lines]
-        result += [f"    {at}[c] = {name}" for name, at in kept if name not in carried]
-        after = [
-            f"np.zeros_like({name})" if o is None else inner.texts[o].code
-            for name, o in zip(carried, outs)
-        ]
-        moves = [(name, text) for name, text in zip(carried, after) if text != name]
+        result += [f"    {self.names[n]}_at[c] = {inner.texts[n].code}" for n in shown]
+        moves = []
+        for s in states:
+            name, out = self.local[self.carried, s], outs[s]
+            text = f"np.zeros_like({name})" if out is None else inner.texts[out].code
+            moves += [(name, text)] if text != name else []
         if moves:
             result.append(f"    {', '.join(m[0] for m in moves)} = {', '.join(m[1] for m in moves)}")
-        for name, at in kept:
-            result.append(f"{at} = np.stack({at}, 2)")
-        for name, n in loads.items():
-            writer.texts[n] = Text(f"{name}_at")
-        for n in shown:
-            writer.texts[n] = Text(f"{self.names[n]}_at")
-        return result
+        result += [f"{name}_at = np.stack({name}_at, 2)" for name in stacked]
+        writer.texts.update({n: Text(f"{name}_at") for n, name in loads.items()})
+        writer.texts.update({n: Text(f"{self.names[n]}_at") for n in shown})
+        return result if stacked or lines or moves else []
 
-    def _carried_uses(self, carried: list[str]) -> list[str]:
-        """Carried states that the output phase reads."""
-        found = []
-        for n, inst in enumerate(self.program.body):
-            if inst.op == "load" and self.names[n] in carried:
-                users = [self.phase[u] for u, i in enumerate(self.program.body) if n in i.ins]
-                if "output" in users or n in self.program.outs.values():
-                    found.append(self.names[n])
-        return found
+    def _read_after(self, n: int, phase: int) -> bool:
+        """Whether a later phase reads the value, beside its being carried on."""
+        return any(n in inst.ins and self.phase[u] > phase for u, inst in enumerate(self.program.body))
 
     def _result(self, writer: _Writer, carried: list[str]) -> str:
         owner, outs = self.owner, self.program.outs

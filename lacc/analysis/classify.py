@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from lacc.analysis.affine import Affine, NotAffine, Product
 from lacc.analysis.transition import Axes, Factor, LowRank, Obstacle, Recurrence, Write
 from lacc.ir.build import Builder
-from lacc.ir.graph import components
+from lacc.ir.graph import components, fewest_covering
 from lacc.spec.model import Expr, Spec, State
 
 _TROPICAL = {"max": "maxplus", "logaddexp": "logsumexp"}
@@ -253,17 +253,10 @@ def _least(build: Builder, erases: list[LowRank]) -> list[LowRank]:
 
     Terms are the edges of a bipartite graph of columns and rows; a minimum vertex cover is the rank.
     """
-    import networkx as nx
-
-    graph: nx.Graph[tuple[str, int]] = nx.Graph()
-    for erase in erases:
-        graph.add_edge(("a", id(erase.a)), ("b", id(_bare(erase.b))))
-    columns = {node for node in graph if node[0] == "a"}
-    matching = nx.bipartite.hopcroft_karp_matching(graph, columns)
-    cover = nx.bipartite.to_vertex_cover(graph, matching, columns)
+    ends = [(("a", id(erase.a)), ("b", id(_bare(erase.b)))) for erase in erases]
+    cover = fewest_covering(ends)
     grouped: dict[tuple[str, int], list[LowRank]] = {}
-    for erase in erases:
-        column, row = ("a", id(erase.a)), ("b", id(_bare(erase.b)))
+    for erase, (column, row) in zip(erases, ends):
         grouped.setdefault(column if column in cover else row, []).append(erase)
     return [_joined(build, kind, group) for (kind, _), group in grouped.items()]
 

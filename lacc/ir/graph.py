@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-
-import networkx as nx
 
 from lacc.spec.model import Expr, Spec
 
@@ -22,20 +21,39 @@ def needs(expr: Expr) -> frozenset[Need]:
     return frozenset(Need(*node.value) for node in expr.walk() if node.op == "state")  # type: ignore[misc]
 
 
-def reads_length(spec: Spec) -> bool:
-    """Whether the spec reads `T`, the length of the call."""
-    roots = [s.update for s in spec.states] + [o.expr for o in spec.outputs]
-    return any(node.op == "T_length" for root in roots for node in root.walk())
-
-
 def components(spec: Spec) -> tuple[tuple[str, ...], ...]:
     """Strongly connected components of the states, each after those it needs; names in declared order."""
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    order = {state.name: n for n, state in enumerate(spec.states)}
+    return ordered_groups({s.name: {need.state for need in needs(s.update)} for s in spec.states})
+
+
+def ordered_groups(needed: Mapping[str, Iterable[str]]) -> tuple[tuple[str, ...], ...]:
+    """Names grouped where they need one another, each group after those it needs; ties in the order given."""
+    order = {name: n for n, name in enumerate(needed)}
+    edges = [(need, name) for name, all_needs in needed.items() for need in all_needs]
+    if all(order[need] <= order[name] for need, name in edges):
+        return tuple((name,) for name in order)  # no circle, and networkx need not be loaded
+    import networkx as nx
+
+    graph: nx.DiGraph[str] = nx.DiGraph(edges)
     graph.add_nodes_from(order)
-    for state in spec.states:
-        graph.add_edges_from((need.state, state.name) for need in needs(state.update))
     condensed = nx.condensation(graph)
     members = {n: sorted(condensed.nodes[n]["members"], key=order.__getitem__) for n in condensed}
     ordered = nx.lexicographical_topological_sort(condensed, key=lambda n: order[members[n][0]])
     return tuple(tuple(members[n]) for n in ordered)
+
+
+def fewest_covering(edges: Collection[tuple[Hashable, Hashable]]) -> set[Hashable]:
+    """The fewest nodes that touch every edge of a bipartite graph of (left, right) edges (König's theorem)."""
+    if len(edges) == 1:
+        return {left for left, _ in edges}
+    import networkx as nx
+
+    graph: nx.Graph[Hashable] = nx.Graph()
+    graph.add_edges_from(edges)
+    left = {a for a, _ in edges}
+    cover: set[Hashable] = set()
+    for part in nx.connected_components(graph):
+        inside = graph.subgraph(part)
+        matching = nx.bipartite.hopcroft_karp_matching(inside, left & part)
+        cover |= nx.bipartite.to_vertex_cover(inside, matching, left & part)
+    return cover

@@ -153,9 +153,10 @@ class Tiles:
         if op == "neg" and self.body[ins[0]].op == "neg":
             return self.body[ins[0]].ins[0]
         if op in ("mul", "add", "sub", "div"):
-            plain = tuple(self._unexpanded(i, ins[1 - n]) for n, i in enumerate(ins))
-            if plain != ins:
-                return self.ew(op, *plain)
+            for n, v in enumerate(ins):
+                plain = self._unexpanded(v, ins[1 - n])
+                if plain != v:
+                    return self.ew(op, *((plain, ins[1]) if n == 0 else (ins[0], plain)))
         return None
 
     def _unexpanded(self, v: int, other: int) -> int:

@@ -1,46 +1,68 @@
 """A tile program in, the phase of each of its values out: what can run for all chunks at once, and what must go in order.
 
-    fixed   holds nothing of the tokens: once per call
-    local   per chunk, without the carried state
-    carry   needs the state a chunk starts from and feeds the one it leaves: chunk after chunk
-    output  needs the carried state, feeds nothing carried: per chunk again
+Phases are numbered in the order they run:
+
+    -1              fixed: holds nothing of the tokens, once per call
+    0, 2, 4, …      sections: every chunk by itself, all at once
+    1, 3, 5, …      loops: chunk after chunk, each carrying one recurrence (or several that need one another)
+
+A value that needs no carried state is in section 0 (local); one on the way from the state a chunk starts from to the one it
+leaves is in that state's loop (carry); what follows is in the section behind the last loop it needs (output). States that
+feed one another run in loops one after the other, the work between them for all chunks at once.
 """
 
 from __future__ import annotations
 
+from lacc.ir.graph import ordered_groups
 from lacc.tile.program import Program
 
+FIXED = -1
 VARYING = ("input", "stored", "cotangent", "state", "dstate")
-PHASES = ("fixed", "local", "carry", "output")
 
 
-def phases(program: Program, carried: str) -> tuple[str, ...]:
-    """The phase of every value; ``carried`` is the kind of load that goes from chunk to chunk, "state" or "dstate"."""
-    feeds: set[int] = set()
-    for name, n in program.outs.items():
-        if name.startswith("state:") and program_carries(program, carried, name):
-            feeds.add(n)
-    for n in reversed(range(len(program.body))):
-        if n in feeds:
-            feeds.update(program.body[n].ins)
+def phases(program: Program, carried: str) -> tuple[tuple[int, ...], tuple[tuple[str, ...], ...]]:
+    """The phase of every value, and the states that each loop carries, in order.
+
+    ``carried`` is the kind of load that goes from chunk to chunk: "state" forward, "dstate" backward.
+    """
+    loads = program.loads(carried)
+    reach = _reach(program, {n: name for name, n in loads.items()})
+    outs = {name.removeprefix("state:"): n for name, n in program.outs.items() if name.startswith("state:")}
+    edges = {name: reach[outs[name]] if name in outs else frozenset() for name in {**loads, **outs}}
+    loops = ordered_groups(edges)
+    number = {name: n for n, group in enumerate(loops) for name in group}
+    feeds = _feeds(program, {n: number[name] for name, n in outs.items()})
     varying: set[int] = set()
-    needs: set[int] = set()
     found = []
     for n, inst in enumerate(program.body):
         kind = inst.value[0] if inst.op == "load" else ""  # type: ignore[index]
         if kind in VARYING or inst.value == ("index", "t") or any(i in varying for i in inst.ins):
             varying.add(n)
-        if kind == carried or any(i in needs for i in inst.ins):
-            needs.add(n)
+        needed = max((number[name] for name in reach[n]), default=-1)
         if n not in varying:
-            found.append("fixed")
-        elif n not in needs:
-            found.append("local")
+            found.append(FIXED)
+        elif needed >= 0 and needed in feeds[n]:
+            found.append(2 * needed + 1)
         else:
-            found.append("carry" if n in feeds else "output")
-    return tuple(found)
+            found.append(2 * (needed + 1))
+    return tuple(found), loops
 
 
-def program_carries(program: Program, carried: str, out: str) -> bool:
-    """Whether output ``out`` ("state:S") is what the next chunk starts from."""
-    return carried == "dstate" or out.removeprefix("state:") in program.loads(carried)
+def _reach(program: Program, loads: dict[int, str]) -> list[frozenset[str]]:
+    """The carried states that each value needs."""
+    reach: list[frozenset[str]] = []
+    for n, inst in enumerate(program.body):
+        own = frozenset((loads[n],)) if n in loads else frozenset()
+        reach.append(own.union(*(reach[i] for i in inst.ins)))
+    return reach
+
+
+def _feeds(program: Program, outs: dict[int, int]) -> list[set[int]]:
+    """The loops whose next state each value is needed for."""
+    feeds: list[set[int]] = [set() for _ in program.body]
+    for n, loop in outs.items():
+        feeds[n].add(loop)
+    for n in reversed(range(len(program.body))):
+        for i in program.body[n].ins:
+            feeds[i] |= feeds[n]
+    return feeds
