@@ -34,7 +34,7 @@ def orthogonal(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Rows of length 1, orthogonal within each block of K rows (a Haar-random orthogonal matrix a
     block).
     """
-    *batch, rows, columns = (1, *shape) if len(shape) < 2 else shape
+    *batch, rows, columns = (1,) * (2 - len(shape)) + shape
     blocks = -(-rows // columns)
     normal = rng.standard_normal((*batch, blocks, columns, columns))
     q, r = np.linalg.qr(normal)
@@ -48,10 +48,10 @@ def orthogonal_gaussian(shape: tuple[int, ...], rng: np.random.Generator) -> Arr
     """Rows that are N(0, I) each and orthogonal within each block of K rows (FAVOR+, Choromanski et
     al. 2020).
     """
-    directions = orthogonal(shape, rng)
-    lengths = np.sqrt(np.sum(rng.standard_normal(shape) ** 2, axis=-1, keepdims=True))
-    scaled: Array = directions * lengths
-    return scaled
+    directions = orthogonal(shape or (1,), rng)
+    normal = rng.standard_normal(shape or (1,))
+    scaled: Array = directions * np.sqrt(np.sum(normal**2, axis=-1, keepdims=True))
+    return scaled.reshape(shape)
 
 
 SAMPLERS: dict[str, Sampler] = {

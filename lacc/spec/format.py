@@ -207,7 +207,7 @@ def _shift(shift: object) -> str:
 
 def _typed(expr: Expr, texts: Mapping[Expr, Text]) -> Text:
     args = [texts[arg] for arg in expr.args]
-    if operator := _operator(expr.op, args):
+    if expr.args and (operator := _operator(expr.op, args)):
         return operator
     if expr.op in SIGNS:
         return f"{_bracket(args[0], SUM)} {SIGNS[expr.op]} {_bracket(args[1], SUM)}", COMPARE

@@ -1,7 +1,7 @@
 """From the frontends come these nodes, to the checker they go: a spec as it was written, untyped.
 
-Every frontend (text, decorated Python) yields the same `File`. A node knows where it was written and
-nothing about shapes. Names are NFKC-normalised; `⊙` is already `mul`, `ᵀ` is already `T`.
+Every frontend (text, decorated Python) yields the same `File`. A node knows where it was written
+and nothing about shapes. Names are NFKC-normalised; `⊙` is already `mul`, `ᵀ` is already `T`.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Declare:
     """``role names : type (flags) per LEVEL = default where cond, cond``.
 
     ``role`` is input, param, buffer, state or output. ``per`` is None where it was not written.
-    ``flags`` holds ``(stabilized)`` as ("stabilized", None). ``type`` is None only for an output of decorated Python,
-    whose shape is that of its equation.
+    ``flags`` holds ``(stabilized)`` as ("stabilized", None). ``type`` is None only for an output of
+    decorated Python, whose shape is that of its equation.
     """
 
     role: str
@@ -99,7 +99,9 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Define:
-    """``gate α = e``, ``normalizer n = e`` or a plain ``name = e`` (role ""); outputs are plain too."""
+    """``gate α = e``, ``normalizer n = e`` or a plain ``name = e`` (role ""); outputs are plain
+    too.
+    """
 
     role: str
     name: Name
@@ -120,7 +122,9 @@ class Recur:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """``use feature_maps.taylor2 as φ``; ``alias`` is the last part of the path where not written."""
+    """``use feature_maps.taylor2 as φ``; ``alias`` is the last part of the path where not
+    written.
+    """
 
     path: tuple[Name, ...]
     alias: Name
@@ -135,8 +139,9 @@ Statement = Sized | Declare | Feature | Define | Recur | Use
 class File:
     """One variant as written.
 
-    ``expects`` are its ``# expect KEY: VALUE`` comments, in order. ``broken`` are the names that statements with a syntax
-    error would have declared: whoever misses one of them says nothing, the syntax error has been reported.
+    ``expects`` are its ``# expect KEY: VALUE`` comments, in order. ``broken`` are the names that
+    statements with a syntax error would have declared: whoever misses one of them says nothing, the
+    syntax error has been reported.
     """
 
     source: Source = field(compare=False)
