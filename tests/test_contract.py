@@ -338,7 +338,7 @@ def _cut(name: str, change: Any) -> dict[str, Any]:
             _cut("v", lambda a: a.tolist()),
             {},
             TypeError,
-            "v: expected a NumPy array, got builtins.list",
+            "v: expected a NumPy array, got <class 'list'>",
         ),
         (_cut("v", lambda a: None), {}, TypeError, r"v: input \[B, T, V\] of toy is missing"),
         (_cut("table", lambda a: a[:6]), {}, ValueError, "table: expected at least 7 rows, got 6"),
@@ -381,7 +381,7 @@ def _cut(name: str, change: Any) -> dict[str, Any]:
             r"initial_state.S: .*K = 3",
         ),
         (_inputs(), {"initial_state": (1, 2)}, ValueError, "initial_state: .*got .2 entries"),
-        (_inputs(), {"initial_state": 3}, TypeError, "initial_state: .*got int"),
+        (_inputs(), {"initial_state": 3}, TypeError, "initial_state: .*got <class 'int'>"),
         (_inputs(), {"initial_state": {"position": np.array([-1, 0])}}, TypeError, "at least 0"),
         (
             _inputs(),
@@ -403,7 +403,7 @@ def test_misuse_of_cotangents_and_calls() -> None:
     x = _inputs()
     with pytest.raises(ValueError, match=r"cotangent: .*V = 5"):
         vjp(SIGNATURE, CORE, x, cotangent=np.zeros((2, 7, 4, 6)))
-    with pytest.raises(TypeError, match=r"cotangent: expected an array for each of o, got dict"):
+    with pytest.raises(TypeError, match=r"cotangent: expected an array for each of o, got <class 'dict'>"):
         vjp(SIGNATURE, CORE, x, cotangent={"p": np.zeros(1)})
     with pytest.raises(TypeError, match="expected at most 6 arguments, got 7"):
         bind(SIGNATURE, range(7), {})

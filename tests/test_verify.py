@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 import lacc
 from lacc.runtime import contract
-from lacc.runtime.kernel import Kernel, from_core
+from lacc.runtime.kernel import Kernel, from_core, from_source
 from lacc.runtime.oracle import reference
 from lacc.runtime.signature import signature
 from lacc.verify.checks import CHECKS, Check
@@ -207,6 +209,42 @@ def test_an_ignored_option_fails(option: str, row: str) -> None:
     missing: dict[str, Any] = {}
     wrong = Kernel(right.spec, "deaf", right.signature, functions, missing=missing, verify=list)
     assert failed(spec, wrong) == {row}
+
+
+SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add}
+
+
+def slips(source: str) -> Iterator[tuple[str, str]]:
+    """Each arithmetic operator of the spec's own functions replaced: the place, the new source."""
+    tree = ast.parse(source)
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and re.match("(for|back)ward_", function.name):
+            for node in ast.walk(function):
+                if isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
+                    op, text = node.op, ast.unparse(node)
+                    node.op = SWAPS[type(op)]()
+                    yield f"{function.name}: {text}", ast.unparse(tree)
+                    node.op = op
+
+
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [("gla", 3), *(pytest.param(name, 1, marks=pytest.mark.full) for name in ("gla", "mamba2"))],
+)
+def test_every_operator_of_an_emitted_file_matters(name: str, every: int) -> None:
+    right = lacc.compile(EXAMPLES / f"{name}.la")
+    assert right.source is not None
+    truth = lacc.compile(EXAMPLES / f"{name}.la", target="reference")
+    checks = {row: CHECKS[row] for row in ("lengths", "initial state")}
+    count = 0
+    for place, source in islice(slips(right.source), 0, None, every):
+        functions = from_source(right.signature.name, source)
+        wrong = Kernel(
+            right.spec, "slip", right.signature, functions, missing={}, verify=right.verify
+        )
+        assert not verify(truth, [wrong], checks=checks).passed, place
+        count += 1
+    assert count > 50 / every
 
 
 def test_a_failure_says_how_to_see_it_again() -> None:

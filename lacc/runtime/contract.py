@@ -125,17 +125,17 @@ def _size(axis: Axis, sizes: Mapping[str, int]) -> int:
 def _text(*axes: Axis) -> str:
     """``[B, T, 1 + K*K]``, for messages."""
 
-    def factors(term: tuple[int | str, ...]) -> str:
-        return "*".join(map(str, term[1:] if term[0] == 1 and len(term) > 1 else term))
+    def one(axis: Axis) -> str:
+        if isinstance(axis, tuple):
+            return " + ".join("*".join(map(str, m[m[0] == 1 and len(m) > 1 :])) for m in axis)
+        return "any" if axis is None else str(axis).lstrip("#")
 
-    names = (" + ".join(map(factors, a)) if isinstance(a, tuple) else a for a in axes)
-    return "[" + ", ".join("any" if n is None else str(n).lstrip("#") for n in names) + "]"
+    return f"[{', '.join(map(one, axes))}]"
 
 
 def _floats(name: str, x: Any) -> Array:
     if not isinstance(x, np.ndarray | np.generic):
-        kind = f"{type(x).__module__}.{type(x).__name__}"
-        raise TypeError(f"{name}: expected a NumPy array, got {kind}")
+        raise TypeError(f"{name}: expected a NumPy array, got {type(x)}")
     if x.dtype.name not in FLOATS:
         raise TypeError(f"{name}: expected dtype {', '.join(FLOATS)}, got {x.dtype}")
     return np.asarray(x)
@@ -153,51 +153,45 @@ def record(name: str, fields: tuple[str, ...]) -> Any:
 
 
 class _Call:
-    """One public call. The constructor checks everything, before a core runs."""
+    """One public call: everything is checked before a core runs."""
 
     def __init__(
         self, signature: Signature, core: Core, arguments: Arrays, *, step: bool = False
     ) -> None:
         self.signature, self.core, self.step = signature, core, step
-        self.mode = "auto"
+        self.mode, self.whole = "auto", True  # whole: the one segment is everything
         self.chunk: int | None = None
         self.state: Arrays = {}
+        self.given: Arrays = {}
         self.sizes = {name: signature.dims[name] for name in signature.pinned}
         self.source = dict.fromkeys(self.sizes, "the compilation")
-        self.x = self._bind(arguments)
-        self.given: Arrays = {}
-        wide = any(x is not None and x.dtype == np.float64 for x in self.x.values())
+        self.x: Arrays = {}
+        for a in signature.arguments:
+            x = arguments.get(a.name)
+            if x is None and not (a.optional or a.draw):
+                axes = _text(*_axes(a, step))
+                raise TypeError(f"{a.name}: {a.role} {axes} of {signature.name} is missing")
+            self.x[a.name] = None if x is None else _floats(a.name, x)
+        given = [a for a in signature.arguments if self.x[a.name] is not None]
+        sums = [any(isinstance(axis, tuple) for axis in a.axes) for a in given]
+        for _, a in sorted(zip(sums, given), key=lambda pair: pair[0]):  # dims before their sums
+            self.fit(a.name, _axes(a, step), self.x[a.name], learn=True)
+        if "#B" not in self.sizes:
+            raise TypeError(f"{signature.name}: no input was given")
+        heads = self.sizes.setdefault("#H", self.sizes.get("#G", 1))
+        if heads % self.sizes.setdefault("#G", 1):
+            groups = self.sizes["#G"]
+            raise ValueError(f"{self.source['#G']}: G = {groups} does not divide H = {heads}")
+        self.sizes = {"#T": 1, "#N": self.sizes["#B"], **signature.dims, **self.sizes}
+        wide = any(self.x[a.name].dtype == np.float64 for a in given)
         self.dtype = np.dtype(np.float64 if wide else np.float32)
-        self.out_dtype = next(x.dtype for x in self.x.values() if x is not None)
+        self.out_dtype = self.x[given[0].name].dtype
         for seed, a in enumerate(signature.arguments):
             if a.draw and self.x[a.name] is None:
                 shape = tuple(_size(axis, self.sizes) for axis in _axes(a))
                 self.x[a.name] = np.asarray(core.draws[a.draw](shape, seed), self.dtype)
         every = slice(0, self.sizes["#B"])
-        self.segments: list[tuple[slice, Any, slice]] = [(every, slice(0, self.sizes["#T"]), every)]
-        self.whole = True  # the one segment is everything
-
-    def _bind(self, arguments: Arrays) -> Arrays:
-        """Checked arrays by name, None where omitted; finds all sizes."""
-        x: Arrays = {}
-        for a in self.signature.arguments:
-            given = arguments.get(a.name)
-            if given is None and not (a.optional or a.draw):
-                axes = _text(*_axes(a, self.step))
-                raise TypeError(f"{a.name}: {a.role} {axes} of {self.signature.name} is missing")
-            x[a.name] = None if given is None else _floats(a.name, given)
-        for sums in (False, True):  # plain dims first: sums of products are checked against them
-            for a in self.signature.arguments:
-                if x[a.name] is not None and sums == any(isinstance(s, tuple) for s in a.axes):
-                    self.fit(a.name, _axes(a, self.step), x[a.name], learn=True)
-        if "#B" not in self.sizes:
-            raise TypeError(f"{self.signature.name}: no input was given")
-        heads = self.sizes.setdefault("#H", self.sizes.get("#G", 1))
-        groups = self.sizes.setdefault("#G", 1)
-        if heads % groups:
-            raise ValueError(f"{self.source['#G']}: G = {groups} does not divide H = {heads}")
-        self.sizes = {"#T": 1, "#N": self.sizes["#B"], **self.signature.dims, **self.sizes}
-        return x
+        self.segments: list[Any] = [(every, slice(0, self.sizes["#T"]), every)]
 
     def fit(self, name: str, axes: Sequence[Axis], x: Array, learn: bool = False) -> None:
         """Checks a shape against the known sizes; ``learn`` takes those that are not known yet."""
@@ -205,41 +199,43 @@ class _Call:
         if x.ndim != len(axes):
             raise ValueError(f"{name}: expected {_text(*axes)}, got shape {x.shape}")
         for axis, size in zip(axes, x.shape):
-            terms = axis if isinstance(axis, tuple) else ((1, axis),)
-            names = {n: 0 for _, *factors in terms for n in factors if isinstance(n, str)}
+            terms = axis if isinstance(axis, tuple) else ((1, axis),) if axis else ()
+            names = list(dict.fromkeys(n for m in terms for n in m[1:] if isinstance(n, str)))
             unknown = [n for n in names if n not in sizes]
             if axis is None or len(unknown) > 1:
                 continue
-            for n in unknown:  # of K in 1 + K*K, the number that fits
-                fits = (i for i in range(size + 1) if _size(axis, {**sizes, n: i}) == size)
-                sizes[n], self.source[n] = next(fits, 0), name
+            for n in unknown:
+                sizes[n], self.source[n] = size, name
+                if isinstance(axis, tuple):  # of K in 1 + K*K, the number that fits
+                    fits = (i for i in range(size + 1) if _size(axis, {**sizes, n: i}) == size)
+                    sizes[n] = next(fits, 0)
                 if sizes[n] < 1 and n not in ("#B", "#T"):
                     least = f"{n.lstrip('#')} >= 1"
                     raise ValueError(f"{name}: {least} does not fit {_text(*axes)} = {x.shape}")
             if _size(axis, sizes) != size:
-                known = [
-                    f"{n.lstrip('#')} = {sizes[n]} from {self.source.get(n, 'the call')}"
-                    for n in names
-                ]
-                want = f"{_text(*axes)} with {' and '.join(known)}" if known else _text(*axes)
+                whence = ((n.lstrip("#"), sizes[n], self.source.get(n, "the call")) for n in names)
+                known = " and ".join(f"{n} = {value} from {who}" for n, value, who in whence)
+                want = _text(*axes) + (known and f" with {known}")
                 raise ValueError(f"{name}: expected {want}, got shape {x.shape}")
 
-    def options(self, mode: str, chunk: int | None, cu_seqlens: Any, valid: Any) -> None:
-        """Takes up mode, chunk and segments."""
+    def begin(
+        self, initial_state: Any, mode: str, chunk: int | None, cu_seqlens: Any, valid: Any
+    ) -> None:
+        """Takes up mode, segments and initial state of whole sequences."""
         self.mode, self.chunk = chosen(mode, chunk)
         if reason := self.signature.modes.get(self.mode, ""):
             raise ValueError(f"mode: {self.signature.name} has no mode {self.mode}: {reason}")
-        if cu_seqlens is not None or valid is not None:
-            found = list(_segments(self.sizes["#B"], self.sizes["#T"], cu_seqlens, valid))
-            if cu_seqlens is None and np.all(valid):
-                return
-            self.sizes["#N"] = len(found)
-            nothing = slice(0, 0)
-            self.segments = found or [(nothing, nothing, nothing)]
-            self.whole = False
+        if initial_state is not None and self.signature.no_initial:
+            raise ValueError(f"initial_state: {self.signature.no_initial}")
+        found = list(_segments(self.sizes["#B"], self.sizes["#T"], cu_seqlens, valid))
+        if cu_seqlens is not None or not (valid is None or valid.all()):
+            self.sizes["#N"], self.whole = len(found), False
+            self.segments = found or [(slice(0, 0),) * 3]
+        self.start(self.fields("initial_state", initial_state))
 
-    def fields(self, what: str, state: Any) -> Arrays:
-        """The given fields of a state, as they came, from any of its forms."""
+    def fields(self, what: str, state: Any, rows: Any = None) -> Arrays:
+        """The given fields of a state, as they came, from any of its forms; with ``rows`` it is a
+        pool of which these are checked."""
         names = tuple(s.name for s in self.signature.states)
         declared = [s.name for s in self.signature.states if s.role == "state"]
         if state is None:
@@ -252,22 +248,24 @@ class _Call:
                 raise ValueError(f"{what}: expected ({', '.join(names)}), got ({got})")
             state = dict(zip(names, state))
         elif not isinstance(state, Mapping):
-            kind = type(state).__name__
-            raise TypeError(f"{what}: expected a tuple or dict of {', '.join(names)}, got {kind}")
-        for name in state:
-            if name not in names:
-                raise ValueError(f"{what}: expected {', '.join(names) or 'nothing'}, got {name!r}")
+            some = f"a tuple or dict of {', '.join(names)}"
+            raise TypeError(f"{what}: expected {some}, got {type(state)}")
+        if unknown := [name for name in state if name not in names]:
+            raise ValueError(f"{what}: expected {', '.join(names) or 'none'}, got {unknown[0]!r}")
         given: Arrays = {}
         for s in self.signature.states:
             x, name = state.get(s.name), f"{what}.{s.name}"
-            if x is not None and s.role != "position":
-                given[s.name] = _floats(name, x)
-                self.fit(name, _axes(s), x)
-            elif x is not None and what != "state_cotangent":
-                if not isinstance(x, np.ndarray) or x.dtype.kind not in "iu" or np.any(x < 0):
-                    raise TypeError(f"{name}: expected integers [N] of at least 0, got {x!r}")
-                self.fit(name, _axes(s), x)
-                given[s.name] = x
+            if x is None or (s.role == "position" and what == "state_cotangent"):
+                continue
+            if s.role != "position":
+                x = _floats(name, x)
+            elif not isinstance(x, np.ndarray) or x.dtype.kind not in "iu" or np.any(x < 0):
+                raise TypeError(f"{name}: expected integers [N] of at least 0, got {x!r}")
+            pooled = rows is not None and x.ndim == len(_axes(s))
+            if pooled and rows.max(initial=-1) >= len(x):
+                raise ValueError(f"state_indices: expected below {len(x)}, got {rows.max()}")
+            self.fit(name, _axes(s), x[rows] if pooled else x)
+            given[s.name] = x
         return given
 
     def start(self, given: Arrays) -> None:
@@ -278,12 +276,10 @@ class _Call:
             scaled = s.name.removesuffix("_log") in given
             if x is None and (s.role == "state" or (s.role == "log" and not scaled)):
                 self.state[s.name] = None
-            elif s.role == "position":
-                x = self.zeros(s, np.int64) if x is None else x.astype(np.int64)
-                self.state[s.name] = x
             else:
-                x = self.zeros(s, self.dtype) if x is None else _cast(x, self.dtype)
-                self.state[s.name] = self.spread(s, x, 1)
+                dtype = np.dtype(np.int64) if s.role == "position" else self.dtype
+                x = self.zeros(s, dtype) if x is None else _cast(x, dtype)
+                self.state[s.name] = x if s.role == "position" else self.spread(s, x, 1)
         for a in self.signature.arguments:
             if a.level == "position" and self.x[a.name] is not None:
                 seen = self.state["position"]
@@ -357,14 +353,6 @@ class _Call:
         at: Array = state["position"][:, None] + np.arange(count)
         return at[:, 0] if self.step else at
 
-    def check_promises(self) -> None:
-        """`debug=True`."""
-        for _, _, x, _, run in self.runs():
-            for name, text, holds in self.core.promises(x, run):
-                if not np.all(holds):
-                    at = np.argwhere(~np.asarray(holds))[0].tolist()
-                    raise ValueError(f"{name}: expected {text}, broken at index {at}")
-
     def put(self, into: Arrays, value: Value, place: Any, x: Array, dtype: Any) -> None:
         """A segment's piece of an output, or of an input's gradient, into its place."""
         if self.whole:
@@ -374,10 +362,17 @@ class _Call:
                 into[value.name] = self.zeros(value, dtype)
             into[value.name][place] = _cast(x, dtype)
 
-    def results(self, function: Callable[..., tuple[Arrays, Arrays]], state_dtype: Any) -> Any:
-        """Runs forward or step of the core over all segments: public outputs and state."""
+    def results(
+        self, function: Callable[..., tuple[Arrays, Arrays]], state_dtype: Any, debug: bool
+    ) -> tuple[Any, Any]:
+        """Public outputs and state of forward or step of the core over all segments."""
         if state_dtype is not None and np.dtype(state_dtype).name not in FLOATS:
             raise TypeError(f"state_dtype: expected {', '.join(FLOATS)}, got {state_dtype}")
+        for _, _, x, _, run in self.runs() if debug else ():
+            for name, text, holds in self.core.promises(x, run):
+                if not np.all(holds):
+                    at = np.argwhere(~np.asarray(holds))[0].tolist()
+                    raise ValueError(f"{name}: expected {text}, broken at index {at}")
         outputs: Arrays = {}
         finals: list[Arrays] = []
         for place, _, x, state, run in self.runs():
@@ -389,14 +384,12 @@ class _Call:
         fields = []
         for s in self.signature.states:
             y = _join(s, [final[s.name] for final in finals])
-            if s.role == "position":
-                fields.append(y)
-            else:
-                fields.append(_cast(y[self.firsts(s, 1)], state_dtype or self.dtype))
+            if s.role != "position":
+                y = _cast(y[self.firsts(s, 1)], state_dtype or self.dtype)
+            fields.append(y)
         names = tuple(o.name for o in self.signature.outputs)
-        several = record(f"{self.signature.name}_outputs", names)
-        first = outputs[names[0]] if len(names) == 1 else several(*(outputs[n] for n in names))
-        return first, self.state_record(fields)
+        several = record(f"{self.signature.name}_outputs", names)(*map(outputs.get, names))
+        return several if len(names) > 1 else several[0], self.state_record(fields)
 
     def state_record(self, fields: Iterable[Any]) -> Any:
         """The public state."""
@@ -439,9 +432,8 @@ def _segments(B: int, T: int, cu_seqlens: Any, valid: Any) -> Iterator[tuple[sli
     """Rows, tokens and states of each segment: a row, or what lies between two entries of
     ``cu_seqlens``; its valid tokens are a slice where they are neighbours, else an index array."""
     if valid is not None:
-        if not isinstance(valid, np.ndarray) or valid.dtype != np.bool_:
-            kind = getattr(valid, "dtype", type(valid).__name__)
-            raise TypeError(f"valid: expected a bool array [B, T], got {kind}")
+        if getattr(valid, "dtype", None) != np.bool_:
+            raise TypeError(f"valid: expected a bool array [B, T], got {valid!r}")
         if valid.shape != (B, T):
             raise ValueError(f"valid: expected [B, T] = [{B}, {T}], got {valid.shape}")
     bounds = [(b, 0, T) for b in range(B)]
@@ -482,13 +474,8 @@ def forward(
     """(outputs, state) of whole sequences. Every function here raises ValueError or TypeError that
     names the argument, what was expected and what came, before the core runs."""
     call = _Call(signature, core, arguments)
-    call.options(mode, chunk, cu_seqlens, valid)
-    if initial_state is not None and signature.no_initial:
-        raise ValueError(f"initial_state: {signature.no_initial}")
-    call.start(call.fields("initial_state", initial_state))
-    if debug:
-        call.check_promises()
-    return call.results(core.forward, state_dtype)
+    call.begin(initial_state, mode, chunk, cu_seqlens, valid)
+    return call.results(core.forward, state_dtype, debug)
 
 
 def step(
@@ -510,41 +497,23 @@ def step(
     if out is not None and state_dtype is not None:
         raise ValueError(f"state_dtype: expected None with out, got {state_dtype}")
     call = _Call(signature, core, arguments, step=True)
-    rows: Any = slice(None)
+    rows = None
     if state_indices is not None:
         rows, size = np.asarray(state_indices), call.sizes["#B"]
         if rows.dtype.kind not in "iu" or rows.shape != (size,):
             got = f"{rows.dtype} {rows.shape}"
             raise TypeError(f"state_indices: expected integers [B] = [{size}], got {got}")
-        pool = min((len(x) for s in (state, out) for x in _arrays(s)), default=0)
-        if (
-            len(set(rows.tolist())) < size
-            or rows.min(initial=0) < 0
-            or rows.max(initial=-1) >= pool
-        ):
-            got = rows.tolist()
-            raise ValueError(f"state_indices: expected different rows below {pool}, got {got}")
-        call.sizes["#N"] = pool
-    given = call.fields("state", state)
-    target = call.fields("out", out)
+        if len({*rows.tolist()}) < size or rows.min(initial=0) < 0:
+            raise ValueError(f"state_indices: expected different rows, got {rows.tolist()}")
+    given, target = call.fields("state", state, rows), call.fields("out", out, rows)
     for s in signature.states if out is not None else ():
         if s.name not in target or not target[s.name].flags.writeable:
             raise ValueError(f"out.{s.name}: expected a writable array {_text(*_axes(s))}")
-    call.sizes["#N"] = call.sizes["#B"]
-    call.start({name: x[rows] for name, x in given.items()})
-    if debug:
-        call.check_promises()
-    outputs, new = call.results(core.step, state_dtype)
+    call.start(given if rows is None else {name: x[rows] for name, x in given.items()})
+    outputs, new = call.results(core.step, state_dtype, debug)
     for name, x in target.items():
-        x[rows] = _cast(getattr(new, name), x.dtype)
+        x[... if rows is None else rows] = _cast(getattr(new, name), x.dtype)
     return outputs, new if out is None else out
-
-
-def _arrays(state: Any) -> list[Array]:
-    """The arrays of a state in any of its forms."""
-    entries = state.values() if isinstance(state, Mapping) else state
-    entries = entries if isinstance(state, tuple | Mapping) else [state]
-    return [x for x in entries if isinstance(x, np.ndarray) and x.ndim]
 
 
 def vjp(
@@ -564,10 +533,7 @@ def vjp(
     (an array; a tuple or dict where there are several) and of the final state (in any form of a
     state). None is zero. "initial_state" is there, a tuple like the state, when one was passed."""
     call = _Call(signature, core, arguments)
-    call.options(mode, chunk, cu_seqlens, valid)
-    if initial_state is not None and signature.no_initial:
-        raise ValueError(f"initial_state: {signature.no_initial}")
-    call.start(call.fields("initial_state", initial_state))
+    call.begin(initial_state, mode, chunk, cu_seqlens, valid)
     pulled = _cotangents(call, cotangent)
     ends: Arrays = dict.fromkeys(s.name for s in signature.states)
     given = call.fields("state_cotangent", state_cotangent)
@@ -585,8 +551,8 @@ def vjp(
         cts = {name: None if ct is None else ct[place] for name, ct in pulled.items()}
         last = {name: None if ct is None else ct[n] for name, ct in ends.items()}
         for s in signature.states:
-            if _grows(s) and (ct := last[s.name]) is not None:
-                last[s.name] = ct[:, :, longest - run.T :]
+            if _grows(s) and (end := last[s.name]) is not None:
+                last[s.name] = end[:, :, longest - run.T :]
         gradients, before = core.backward(x, state, run, cts, last)
         for name, g in before.items():
             initial.setdefault(name, []).append(g)
@@ -619,14 +585,14 @@ def _cotangents(call: _Call, cotangent: Any) -> Arrays:
         cotangent = {names[0]: cotangent}
     elif isinstance(cotangent, tuple) and len(cotangent) == len(outputs):
         cotangent = dict(zip(names, cotangent))
-    elif cotangent is not None and not (
-        isinstance(cotangent, Mapping) and {*cotangent} <= {*names}
-    ):
-        kind = type(cotangent).__name__
-        raise TypeError(f"cotangent: expected an array for each of {', '.join(names)}, got {kind}")
+    elif cotangent is None:
+        cotangent = {}
+    elif not isinstance(cotangent, Mapping) or {*cotangent} - {*names}:
+        each = ", ".join(names)
+        raise TypeError(f"cotangent: expected an array for each of {each}, got {type(cotangent)}")
     pulled: Arrays = dict.fromkeys(names)
     for o in outputs:
-        if (ct := (cotangent or {}).get(o.name)) is not None:
+        if (ct := cotangent.get(o.name)) is not None:
             name = "cotangent" if len(outputs) == 1 else f"cotangent.{o.name}"
             ct = _floats(name, ct)
             call.fit(name, _axes(o), ct)
