@@ -44,7 +44,9 @@ Shape = Annotated[str, typer.Option("--shape", metavar="B=1,T=4096,H=16", help="
 
 
 @app.callback(invoke_without_command=True)
-def lacc(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> None:
+def lacc(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
     """The compiler for linear attention."""
     if version:
         from lacc import __version__
@@ -73,11 +75,12 @@ def check(
         if hidden := report.ignored_by_git(path):
             report.complain(f"warning: git ignores {path} ({hidden})")
             report.complain("  = help: add the line `!*.la` to .gitignore")
-        report.say(f"{path}: {spec.name} is fine" if not verbose else f"{path}: {spec.name}")
-        if verbose:
-            from lacc import driver
+        from lacc import driver
 
-            report.say(report.pairs(driver.describe(spec)))
+        _show(driver.lints(spec))
+        report.say(f"{path}: {spec.name} is fine")
+        if verbose:
+            report.say(driver.describe(spec))
     if failed:
         raise typer.Exit(1)
 
@@ -104,9 +107,8 @@ def compile_(
     if out is not None:
         _writable(out, force)
     with report.working(f"compiling {spec.name} to {target}"):
-        text = driver.emit(
-            _load(spec, define), emit, target=target, dtype=dtype, mode=mode, chunk=chunk
-        )
+        loaded = _load(spec, define)
+        text = driver.emit(loaded, emit, target, dtype=dtype, mode=mode, chunk=chunk)
     if out is None:
         report.say(text.rstrip("\n"))
         return
@@ -181,7 +183,7 @@ def run(
     seed: Annotated[int, typer.Option("--seed", help="Of the arrays drawn.")] = 0,
 ) -> None:
     """Run a spec on arrays drawn within its promises and compare with the float64 reference."""
-    from lacc import driver
+    from lacc import driver, views
     from lacc.trial import trial
 
     loaded = _load(spec, define)
@@ -196,6 +198,8 @@ def run(
             raise typer.BadParameter(str(problem)) from None
     report.say(f"{loaded.name} on {target}")
     report.say(report.pairs(result.rows()))
+    if kernel.plan is not None:
+        report.say(report.pairs([("plan", views.of_plan(kernel.plan, result.shape))]))
 
 
 @app.command()
@@ -261,7 +265,9 @@ def _writable(path: Path, force: bool) -> None:
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a folder")
     if not force and report.foreign(path):
-        raise typer.BadParameter(f"{path} is there and lacc did not write it; --force overwrites it")
+        raise typer.BadParameter(
+            f"{path} is there and lacc did not write it; --force overwrites it"
+        )
 
 
 def _show(diagnostics: Iterable[Diagnostic]) -> None:

@@ -91,6 +91,64 @@ def compile(
     return _numpy(spec, dtype, mode, chunk)
 
 
+def emit(
+    given: Given,
+    stage: str,
+    target: str = "numpy",
+    *,
+    dtype: str = "float32",
+    mode: str = "auto",
+    chunk: int | None = None,
+    **overrides: float,
+) -> str:
+    """The text of a stage: ast, ir, recurrence, plan, tile or code. Raises LaccError."""
+    from lacc import views
+    from lacc.analysis.classify import recurrences
+    from lacc.plan.choose import choose
+
+    spec = load(given, overrides)
+    match stage:
+        case "ast":
+            return views.of_syntax(spec)
+        case "ir":
+            return views.of_spec(spec)
+        case "recurrence":
+            return views.of_recurrences(spec, recurrences(spec))
+        case "tile":
+            return views.of_programs(analyse(spec))
+        case "plan":
+            return views.of_plan(choose(analyse(spec), dtype=dtype, mode=mode, chunk=chunk))
+    kernel = compile(spec, target, dtype=dtype, mode=mode, chunk=chunk)
+    if kernel.source is None:
+        reason = "it interprets the spec and emits nothing"
+        raise LaccError([error("LA0702", None, name=target, reason=reason)])
+    return kernel.source
+
+
+def explain_plan(spec: Spec, shape: Mapping[str, int], *, dtype: str = "float32") -> str:
+    """What a call of ``shape`` (B, T, H) does, and why."""
+    from lacc import views
+    from lacc.plan.choose import choose
+
+    return views.of_plan(choose(analyse(spec), dtype=dtype), shape)
+
+
+def describe(spec: Spec) -> str:
+    """What was found in a spec, in the paper's words."""
+    from lacc.analysis.report import report, text
+
+    derived = analyse(spec)
+    return text(report(spec, derived.recurrences, derived.modes))
+
+
+def lints(spec: Spec) -> list[Diagnostic]:
+    """Warnings of the analysis: a state that the promises allow to grow."""
+    from lacc.analysis.classify import recurrences
+    from lacc.analysis.stability import stability_warnings
+
+    return stability_warnings(spec, recurrences(spec))
+
+
 def analyse(spec: Spec) -> Derived:
     """All tile programs of a spec, and why what it lacks does not exist."""
     from lacc.tile.derive import derive

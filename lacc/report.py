@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-MARK = "lacc"
+MARK = "Written by lacc"
 """What the first line of a file that lacc wrote contains; other files are not overwritten."""
 
 

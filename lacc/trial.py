@@ -30,6 +30,11 @@ class Trial:
     seconds: float
     errors: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def shape(self) -> dict[str, int]:
+        """B, T and H of the run, as the first output has them."""
+        return dict(zip("BTH", next(iter(self.outputs.values())).shape))
+
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line of a report."""
         rows = []

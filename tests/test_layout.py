@@ -22,6 +22,7 @@ ORDER = (
     "tile",
     "runtime",
     "verify",
+    "views",
     "driver",
     "trial",
     "report",

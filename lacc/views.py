@@ -1,0 +1,96 @@
+"""A spec, its recurrences, its tile programs or its plan go in; the text that `--emit` and `explain` print comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lacc.analysis.stability import named
+from lacc.spec.format import show, unparse
+from lacc.spec.model import Expr, Spec
+from lacc.spec.shapes import show as show_shape
+
+if TYPE_CHECKING:
+    from lacc.analysis.transition import Factor, Recurrence
+    from lacc.plan.choose import Plan
+    from lacc.tile.derive import Derived
+
+SIDES: Mapping[tuple[int, ...], str] = {(): "", (0,): "rows ", (1,): "columns ", (0, 1): "entries "}
+
+
+def of_syntax(spec: Spec) -> str:
+    """The canonical text of a file, as any frontend reads it."""
+    return unparse(spec.file)
+
+
+def of_spec(spec: Spec) -> str:
+    """The typed spec: everything named, with its shape, definitions and features worked in."""
+    lines = [f"{a.role} {a.name} : {show_shape(a.shape)} per {a.per}" for a in spec.args]
+    lines += [
+        f"{definition.role or 'let'} {definition.name} : {show_shape(definition.expr.shape)}"
+        f" = {show(definition.expr)}"
+        for definition in spec.definitions
+    ]
+    for state in spec.states:
+        lines.append(f"state {state.name} : {show_shape(state.shape)} = {show(state.initial)}")
+        lines.append(f"  {state.name}[t] = {show(state.update)}")
+    lines += [f"output {o.name} : {show_shape(o.shape)} = {show(o.expr)}" for o in spec.outputs]
+    return "\n".join(lines)
+
+
+def of_recurrences(spec: Spec, recurrences: Sequence[Recurrence]) -> str:
+    """Each recurrence in canonical form: decays, erases and writes of one token."""
+    names = named(spec)
+    return "\n\n".join("\n".join(_recurrence(r, names)) for r in recurrences)
+
+
+def _recurrence(recurrence: Recurrence, names: Mapping[Expr, str]) -> Iterator[str]:
+    yield f"{', '.join(recurrence.states)}: {class_of(recurrence)}, {recurrence.direction}"
+    if recurrence.decays:
+        yield f"  decay  {_factors(recurrence.decays, names)}"
+    for erase in recurrence.erases:
+        side = "rows" if erase.axis == 0 else "columns"
+        yield f"  erase  {side}: a = {show(erase.a, names)}, b = {show(erase.b, names)}"
+    for write in recurrence.writes:
+        yield f"  write  {_factors(write.factors, names)}"
+    if recurrence.obstacle is not None:
+        yield f"  no chunk form: {recurrence.obstacle.reason}"
+
+
+def _factors(factors: Sequence[Factor], names: Mapping[Expr, str]) -> str:
+    return " x ".join(f"{SIDES[f.axes]}{show(f.expr, names)}" for f in factors)
+
+
+def class_of(recurrence: Recurrence) -> str:
+    """The class of a transition in two or three words."""
+    if recurrence.kind != "affine":
+        return recurrence.kind
+    rank = f", rank {recurrence.rank}" if recurrence.rank else ""
+    return recurrence.transition + rank
+
+
+def of_programs(derived: Derived) -> str:
+    """The tile programs of every pass, forward and backward, and of one token."""
+    parts = []
+    for n, stage in enumerate(derived.passes):
+        where = f"pass {n}, {stage.stage.direction}"
+        parts.append(f"# {where}\n{stage.forward}")
+        parts.append(f"# {where}, gradients\n{stage.backward}")
+    if derived.token is not None:
+        parts.append(f"# one token\n{derived.token.forward}")
+        parts.append(f"# one token, gradients\n{derived.token.backward}")
+    return "\n\n".join(parts)
+
+
+def of_plan(plan: Plan, shape: Mapping[str, int] | None = None) -> str:
+    """The choices of a plan and why; at ``shape`` (B, T, H) also what a call of that size does."""
+    lines = [f"machine {plan.machine}: mode {plan.mode}, {plan.chunk} tokens a chunk"]
+    lines += [f"  {reason}" for reason in plan.why]
+    if shape is not None:
+        sizes = ", ".join(f"{name}={size}" for name, size in shape.items())
+        mode = "parallel" if shape.get("T", 0) <= plan.parallel else plan.mode
+        chunks = (
+            f", {-(-shape['T'] // plan.chunk)} chunks" if mode == "chunk" and "T" in shape else ""
+        )
+        lines.append(f"at {sizes}: mode {mode}{chunks}")
+    return "\n".join(lines)
