@@ -63,7 +63,7 @@ def check(
         bool, typer.Option("-v", "--verbose", help="Say what was found in each.")
     ] = False,
 ) -> None:
-    """Read specs and report every problem in them."""
+    """Report every problem in one spec or more."""
     failed = False
     for path in specs:
         try:
@@ -101,7 +101,7 @@ def compile_(
         bool, typer.Option("--force", help="Overwrite a file that lacc did not write.")
     ] = False,
 ) -> None:
-    """Compile a spec to a file that stands alone, or print any stage on the way."""
+    """Compile a spec to one file, or print a stage on the way."""
     from lacc import driver
 
     if out is not None:
@@ -132,7 +132,7 @@ def explain(
     define: Defines = None,
     dtype: Annotated[Dtype, typer.Option("--dtype", help="What to plan for.")] = "float32",
 ) -> None:
-    """Say what the plan of a spec is and why, what a code means, or what a library name stands for."""
+    """Explain a plan, an error code or a library name."""
     from lacc import driver
 
     if Path(thing).is_file() or thing.endswith(".la"):
@@ -156,7 +156,7 @@ def verify(
     define: Defines = None,
     full: Annotated[bool, typer.Option("--full", help="Every case, not a selection.")] = False,
 ) -> None:
-    """Prove every mode and gradient of a spec against the float64 reference; one table."""
+    """Check all modes and gradients against the reference."""
     from lacc import driver
 
     loaded = _load(spec, define)
@@ -182,7 +182,7 @@ def run(
     chunk: Chunk = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the arrays drawn.")] = 0,
 ) -> None:
-    """Run a spec on arrays drawn within its promises and compare with the float64 reference."""
+    """Run a spec once and compare with the reference."""
     from lacc import driver, views
     from lacc.trial import trial
 
@@ -204,7 +204,7 @@ def run(
 
 @app.command()
 def targets() -> None:
-    """List the targets and whether each can be used here."""
+    """List the targets and what each lacks here."""
     from lacc import driver
 
     rows = [(t.name, t.missing() or "ready", t.about) for t in driver.TARGETS.values()]

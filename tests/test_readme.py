@@ -1,0 +1,66 @@
+"""The README runs: shell lines that start with ``lacc``, and its Python blocks as one program."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.M | re.S)
+SHELL = [
+    line
+    for kind, body in BLOCKS
+    if kind in ("bash", "console")
+    for line in body.splitlines()
+    if line.startswith("lacc ")
+]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that looks like the checkout, for commands that write beside it."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "gla.la").symlink_to(ROOT / "examples" / "gla.la")
+    return folder
+
+
+def python(folder: Path, *words: str) -> None:
+    """Runs the interpreter in ``folder``, where `lacc` is the checkout's."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("line", SHELL, ids=lambda line: line.split("#")[0].strip())
+def test_a_command_of_the_readme_ends_well(line: str, checkout: Path) -> None:
+    python(checkout, "-m", "lacc", *shlex.split(line, comments=True)[1:])
+
+
+def test_the_python_of_the_readme_runs(checkout: Path) -> None:
+    program = "\n".join(body for kind, body in BLOCKS if kind == "python")
+    (checkout / "readme.py").write_text(program, encoding="utf-8")
+    python(checkout, "readme.py")
+
+
+def test_the_spec_of_the_readme_is_the_example() -> None:
+    (shown,) = (body for kind, body in BLOCKS if kind == "la")
+    example = (ROOT / "examples" / "gla.la").read_text(encoding="utf-8")
+    kept = (line for line in example.splitlines(keepends=True) if not line.startswith("# expect"))
+    assert shown.strip() == "".join(kept).strip()
+
+
+def test_the_readme_has_the_two_commands() -> None:
+    assert len(re.findall(r"^pip install -c constraints.txt", TEXT, re.M)) == 2
