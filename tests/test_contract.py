@@ -403,7 +403,7 @@ def test_misuse_of_cotangents_and_calls() -> None:
     x = _inputs()
     with pytest.raises(ValueError, match=r"cotangent: .*V = 5"):
         vjp(SIGNATURE, CORE, x, cotangent=np.zeros((2, 7, 4, 6)))
-    with pytest.raises(TypeError, match=r"cotangent: expected an array for each of o, got <class 'dict'>"):
+    with pytest.raises(TypeError, match=r"cotangent: expected an array for each of o, got <class"):
         vjp(SIGNATURE, CORE, x, cotangent={"p": np.zeros(1)})
     with pytest.raises(TypeError, match="expected at most 6 arguments, got 7"):
         bind(SIGNATURE, range(7), {})

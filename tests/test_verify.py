@@ -244,7 +244,7 @@ def test_every_operator_of_an_emitted_file_matters(name: str, every: int) -> Non
         )
         assert not verify(truth, [wrong], checks=checks).passed, place
         count += 1
-    assert count > 50 / every
+    assert count > 30 / every
 
 
 def test_a_failure_says_how_to_see_it_again() -> None:
@@ -262,3 +262,128 @@ def test_growth_is_reported_not_failed() -> None:
     assert report.passed, str(report)
     assert any(cell.growth > 1e6 for cell in report.cells.values())
     assert "grows to" in str(report)
+
+
+OTHERS = {
+    "levels": """
+input q : [K]
+input k, v2 : [K] per group
+input v : [V] per group
+input f : scalar per layer where 0 <= f <= 1
+param a : [K] per group
+state S : [K, V] per group = 0.5
+state z : scalar per layer
+output o : [V]
+S[t] = f * S[t-1] + (a * k + v2) @ v.T
+z[t] = f * z[t-1] + f
+o = S[t].T @ q + z[t]
+""",
+    "learned": """
+input q, k : [K]
+input v : [V]
+input g : [K] where g <= 0
+param S0 : [K, V]
+param β : scalar per layer = 0.3
+buffer W : [K, K] = orthogonal_gaussian()
+state S : [K, V] = S0
+output o : [V]
+S[t] = diag(exp(g)) @ S[t-1] + β * (W @ k) @ v.T
+o = S[t].T @ q
+""",
+    "delayed": """
+input q, k : [K]
+input v : [V]
+input g : scalar per group where g <= 0
+param w : [K] per layer
+param E : [V] per position
+state S : [K, V]
+output o : [V]
+output r : scalar
+S[t] = exp(g) * S[t-1] + (w * k + 0.5 * k[t-1] + 0.25 * k[t-3]) @ v.T
+o = S[t].T @ q + E * t
+r = q.T @ k + head
+""",
+    "length": """
+input q, k : [K]
+input v : [V]
+state S : [K, V]
+output o : [V]
+S[t] = S[t-1] + k @ v.T
+o = S[t].T @ q / T
+""",
+    "both_sides": """
+input q, k : [K]
+input v : [V]
+input a : [K]
+input b : [V]
+gate α = sigmoid(a)**0.25
+gate β = sigmoid(b + 2)
+state S : [K, V]
+output o : [V]
+S[t] = diag(α) @ S[t-1] @ diag(β) + k @ v.T
+o = S[t].T @ q
+""",
+    "largest": """
+input q, k : [K]
+input v : [V]
+input i : scalar
+input f : scalar where f <= 0
+state m : scalar
+state S : [K, V]
+output o : [V]
+m[t] = max(m[t-1] + f, i)
+S[t] = exp(m[t-1] + f - m[t]) * S[t-1] + exp(i - m[t]) * k @ v.T
+o = S[t].T @ q
+""",
+    "signed": """
+input x : [V]
+input a : [V] where -1 <= a <= 1
+state h : [V]
+output y : [V]
+h[t] = a * h[t-1] + x
+y = tanh(h[t]) + h[t-1]
+""",
+    "nonlinear": """
+input x : [V]
+param W : [V, V]
+state h : [V]
+output y : [V]
+h[t] = tanh(W @ h[t-1] + x)
+y = h[t]
+""",
+    "window": """
+input q, k : [K]
+input v : [V]
+input s : scalar
+output o : [V]
+o = attend(q, k, v, window=5, sink=s)
+""",
+    "attention": """
+input q, k : [K]
+input v : [V]
+input b : scalar
+state S : [K, V]
+output o : [V]
+S[t] = 0.9 * S[t-1] + k @ v.T
+o = attend(q, b * k, S[t].T @ k)
+""",
+}
+
+
+@pytest.mark.parametrize("target", ["reference", "numpy"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_language_beyond_the_examples(name: str, target: str) -> None:
+    text = f"variant {name}\ndim K = 6, V = 4\n{OTHERS[name]}"
+    try:
+        kernel = lacc.compile(text, target=target)
+    except lacc.LaccError as refused:
+        assert target != "reference"
+        pytest.skip(str(refused).splitlines()[0])
+    report = kernel.verify()
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.la")), ids=lambda path: path.stem)
+def test_examples_pass_on_numpy(path: Path) -> None:
+    report = lacc.compile(path).verify()
+    assert report.passed, str(report)

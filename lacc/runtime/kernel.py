@@ -156,6 +156,8 @@ def from_source(
     def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda arguments, **options: function(**arguments, **options)
 
+    while f"{name}_vjp" not in module.__dict__ and len(name) < len(source):
+        name += "_"  # a name that the file needs for itself
     found = (module.__dict__[name + ending] for ending in ("", "_step", "_vjp"))
     forward, step, vjp = map(by_name, found)
     return forward, step, vjp
