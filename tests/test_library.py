@@ -26,7 +26,8 @@ def relu(x: Array) -> Array:
 
 def softmax(x: Array) -> Array:
     e: Array = np.exp(x - x.max())
-    return np.divide(e, e.sum())
+    scaled: Array = e / e.sum()
+    return scaled
 
 
 def both(x: Array) -> Array:

@@ -13,7 +13,7 @@ from lacc.spec.declare import Declarations
 from lacc.spec.model import Arg, Definition, Expr, Promise
 from lacc.spec.names import RESERVED, ascii_spelling
 from lacc.spec.scope import ARGS, Symbol
-from lacc.spec.syntax import Declare, Define, Feature, File, Node, Recur
+from lacc.spec.syntax import Declare, Define, Feature, File, Name, Node, Recur
 
 SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=="}
 FIXED = ("const", "size", "param", "buffer", "eye", "head", "H")
@@ -43,7 +43,13 @@ class Statements:
         self.scope = self.declared.scope
         self.args: list[Arg] = []
         self.definitions: list[Definition] = []
-        self.declarations: dict[str, Declare] = {}
+        self.declarations = {
+            name.text: statement
+            for statement in file.statements
+            if isinstance(statement, Declare)
+            for name in statement.names
+            if self._declares(name)
+        }
         self.initials: dict[str, Expr] = {}
         self.updates: dict[str, Expr] = {}
         self.readouts: dict[str, Expr] = {}
@@ -70,13 +76,17 @@ class Statements:
 
     # ---- declarations
 
+    def _declares(self, name: Name) -> bool:
+        """Whether ``name`` stands where it is declared, and may be."""
+        symbol = self.scope.symbols.get(name.text)
+        return symbol is not None and symbol.span == name.span
+
     def _declare(self, statement: Declare) -> None:
         self._parts(statement)
         for name in statement.names:
-            symbol = self.scope.symbols.get(name.text)
-            if symbol is None or symbol.span != name.span:
+            if not self._declares(name):
                 continue
-            self.declarations[name.text] = statement
+            symbol = self.scope.symbols[name.text]
             if statement.role == "state":
                 self._initial(statement, symbol)
             elif statement.role in ARGS:
