@@ -1,0 +1,110 @@
+"""Numbers of other people's code, in `golden/`: outputs, final states and every gradient."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+import lacc
+
+FOLDER = ROOT / "tests" / "golden"
+CASES = {c["case"]: c for c in json.loads((FOLDER / "manifest.json").read_text("utf-8"))["cases"]}
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a variant of the data is written as a spec: the file, what is set from outside, the names
+    it has for the data's, and whether the data has no axis of heads."""
+
+    path: str
+    overrides: dict[str, float] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    headless: bool = False
+
+
+SPELLINGS = {
+    "linear": Spelling("examples/linear.la"),
+    # The scale of the data multiplies both sides of the fraction, so it divides epsilon: K = 16.
+    "linear_elu1": Spelling("examples/linear_transformer.la", {"eps": 4e-10}),
+    "linear_elu1_noncausal": Spelling("examples/linear_transformer_noncausal.la"),
+    "retention": Spelling("examples/retnet.la"),
+    "gla": Spelling("examples/gla.la"),
+    "mamba2": Spelling(
+        "examples/mamba2.la", names={"Bm": "B", "Dskip": "D", "o": "y", "S": "h", "S0": "h"}
+    ),
+    "mamba1": Spelling(
+        "tests/specs/mamba1.la",
+        names={"Bm": "B", "Dskip": "skip", "o": "y", "h0": "h"},
+        headless=True,
+    ),
+    "rwkv6": Spelling("examples/rwkv6.la"),
+    "rwkv7": Spelling("tests/specs/rwkv7.la"),
+    "hgrn": Spelling("examples/hgrn.la", names={"h0": "h"}, headless=True),
+    "gated_deltanet": Spelling("examples/gated_deltanet.la"),
+    "deltanet": Spelling("examples/deltanet.la"),
+    "mlstm": Spelling("tests/specs/mlstm.la", names={"S0": "S", "n0": "n"}),
+    "softmax": Spelling("tests/specs/softmax_attention.la"),
+}
+
+
+@cache
+def kernel(variant: str, target: str) -> Any:
+    """The variant's spec, compiled."""
+    spelling = SPELLINGS[variant]
+    return lacc.compile(ROOT / spelling.path, target=target, **spelling.overrides)
+
+
+# Where the head axis goes in data without one; of all others behind batch and time.
+HEAD_AXES = {"A": 0, "Dskip": 0, "dt_bias": 0, "h": 1, "h0": 1}
+
+
+def arrays(case: str) -> tuple[dict[str, dict[str, Any]], Any]:
+    """The arrays of a case by kind (in, out, do, grad) and by the spec's names, and its segments if
+    it is packed. Initial states are of the kinds "in0" and "grad0", final ones "out0" and "do0"."""
+    spelling = SPELLINGS[CASES[case]["variant"]]
+    found: dict[str, dict[str, Any]] = {}
+    with np.load(FOLDER / f"{case}.npz") as file:
+        for key in file.files:
+            kind, _, name = key.partition("_")
+            if key == "cu_seqlens":
+                continue
+            x = file[key].astype(np.float64)
+            if spelling.headless:
+                x = np.expand_dims(x, HEAD_AXES.get(name, 2))
+            state = name.endswith("0") if kind in ("in", "grad") else name != "o"
+            spelled = spelling.names.get(name, name.removesuffix("0"))
+            found.setdefault(kind + "0" * state, {})[spelled] = x
+        return found, file["cu_seqlens"] if "cu_seqlens" in file.files else None
+
+
+def assert_close(ours: Any, theirs: Any, tolerance: float, what: str) -> None:
+    """Within ``tolerance`` of the largest number."""
+    assert ours.shape == theirs.shape, what
+    assert np.abs(ours - theirs).max() <= tolerance * np.abs(theirs).max(), what
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_states_and_gradients_are_those_of_others(case: str) -> None:
+    data, cu_seqlens = arrays(case)
+    run = kernel(CASES[case]["variant"], "reference")
+    tolerance = CASES[case]["tolerance"]
+    (output,) = (o.name for o in run.signature.outputs)
+    options = {"initial_state": data.get("in0"), "cu_seqlens": cu_seqlens}
+    o, state = run(**data["in"], **options)
+    assert_close(o, data["out"][output], tolerance["float64"], output)
+    for name, x in data.get("out0", {}).items():
+        assert_close(getattr(state, name), x, tolerance["float64"], name)
+    (cotangent,) = data["do"].values()
+    gradients = run.vjp(
+        **data["in"], **options, cotangent=cotangent, state_cotangent=data.get("do0")
+    )
+    for name, x in data["grad"].items():
+        assert_close(gradients[name], x, tolerance["gradients"], name)
+    for name, x in data.get("grad0", {}).items():
+        assert_close(getattr(gradients["initial_state"], name), x, tolerance["gradients"], name)
