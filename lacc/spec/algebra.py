@@ -49,7 +49,7 @@ class Algebra:
             depth = 1 + max((self._depth[id(arg)] for arg in args), default=0)
             self._depth[id(node)] = depth
         if depth > MAX_DEPTH:
-            self.fault("LA0308", span, limit=MAX_DEPTH)
+            self.fault("LA0308", span, why=f"it is more than {MAX_DEPTH} operations deep")
             return None
         return node
 

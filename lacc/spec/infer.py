@@ -20,6 +20,11 @@ from lacc.spec.shapes import Shape, show
 from lacc.spec.syntax import Feature, Node
 
 MAX_INLINE = 24
+"""Deepest nesting of features that apply features."""
+
+MAX_EXPANDED = 20_000
+"""Most nodes of all applications of features together."""
+
 COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq"}
 
 
@@ -49,6 +54,7 @@ class Typer(Algebra):
         self.applied: list[tuple[Node, Expr]] = []
         self.typed: dict[int, Expr] = {}
         self._inlined = 0
+        self._expanded = 0
 
     # ---- what a statement asks for
 
@@ -131,6 +137,7 @@ class Typer(Algebra):
         while stack:
             node, ready = stack.pop()
             if not ready:
+                self._expanded += local is not None
                 stack.append((node, True))
                 stack.extend((arg, False) for arg in reversed(node.args))
                 continue
@@ -360,8 +367,10 @@ class Typer(Algebra):
             return None
         if values is None:
             return None
-        if self._inlined == MAX_INLINE:
-            self.fault("LA0308", node.span, limit=MAX_INLINE)
+        if self._inlined == MAX_INLINE or self._expanded > MAX_EXPANDED:
+            deep = f"features are nested more than {MAX_INLINE} deep"
+            wide = f"its features expand to more than {MAX_EXPANDED} operations"
+            self.fault("LA0308", node.span, why=deep if self._inlined == MAX_INLINE else wide)
             return None
         faults: list[Diagnostic] = []
         report, self.report = self.report, faults.append

@@ -80,8 +80,8 @@ class Interner:
 @dataclass(frozen=True, slots=True)
 class Dim:
     """A named size. ``default`` is its value (an override replaces it); ``size`` is what shapes
-    use: the dim itself, or the polynomial that defines it. ``pinned`` when its value came from an
-    override."""
+    use: the dim itself, or the polynomial that defines it. ``pinned`` when its value is compiled
+    in: it came from an override, or it is a delay or the window of an `attend`."""
 
     name: str
     default: int
@@ -105,9 +105,10 @@ class Arg:
     """An input, param or buffer. ``role`` says which, ``per`` is one of `LEVELS`; ``ascii`` is its
     spelling outside.
 
-    ``default`` makes an input or param optional (inputs: any expression of earlier arguments, at
-    the same token); a buffer's default is a ``draw``: the name of a sampler in the library, such as
-    ``orthogonal_gaussian``.
+    ``default`` makes it optional: one number for all entries or an expression of ``shape``, for an
+    input of arguments declared before it (params too) at the same token, else of numbers, dims,
+    `head`, params and buffers. A buffer may have a ``draw`` instead: the name of a sampler in the
+    library, such as ``orthogonal_gaussian``.
     """
 
     role: str
@@ -172,9 +173,13 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A checked variant. ``dims`` and everything else in declared order; ``digest`` is the sha256
-    of the canonical text (bases and library features merged in), ``overrides`` what was set from
-    outside."""
+    """A checked variant.
+
+    ``args`` are inputs, then params, then buffers; these and all else in declared order. ``consts``
+    are values at the dims' defaults (in expressions a const made of dims stays one). ``file`` has
+    bases and library features merged in, ``text`` is it in canonical form, ``digest`` the sha256 of
+    that. ``overrides`` is what was set from outside, and no part of the text.
+    """
 
     file: File
     name: str

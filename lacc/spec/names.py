@@ -1,8 +1,9 @@
 """A name as a paper writes it goes in, its one ASCII spelling and whether it may be declared come
 out.
 
-`β` is `beta`, `k̃` is `k_tilde`, `S₁` is `S1`, `λ` is `lambda_` (a keyword of a target). Every
-Unicode letter has some spelling: its Greek or Latin name, else its code point (`字` is `u5b57`).
+`β` is `beta`, `k̃` is `k_tilde`, `S₁` is `S1`, `λ` is `lambda_` (a keyword of a target), `_x` is
+`x_`. Every Unicode letter has some spelling: its Greek or Latin name, else its code point (`字` is
+`u5b57`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def nfkc(name: str) -> str:
 
 def ascii_spelling(name: str) -> str:
     """The spelling of ``name`` in argument lists and emitted code: an identifier, no keyword."""
-    if name.isascii():
+    if name.isascii() and name[0] != "_":
         return f"{name}_" if name in KEYWORDS else name
     words = [""]
     for char in unicodedata.normalize("NFD", nfkc(name)):
@@ -65,7 +66,9 @@ def ascii_spelling(name: str) -> str:
             words.append("_")
         words.append(word)
     text = "".join(words)
-    if not text[0].isalpha() and text[0] != "_":
+    if text[0] == "_":
+        text = f"{text.strip('_')}_"
+    if not text[0].isalpha():
         text = f"n{text}"
     return f"{text}_" if text in KEYWORDS else text
 

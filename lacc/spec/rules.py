@@ -17,7 +17,9 @@ from lacc.diagnostics import Span, error, warning
 from lacc.spec import roles
 from lacc.spec.facts import Facts, Report, When, reads
 from lacc.spec.model import Expr
+from lacc.spec.names import ascii_spelling
 from lacc.spec.scope import Symbol
+from lacc.spec.syntax import Declare
 
 FINENESS = {"layer": 0, "position": 0, "group": 1, "head": 2}
 
@@ -37,6 +39,7 @@ def whole_spec(facts: Facts) -> None:
     _times(facts)
     _circles(facts)
     _levels(facts)
+    _fields(facts)
     roles.gates(facts)
     roles.normalizers(facts)
     _unused(facts)
@@ -142,6 +145,32 @@ def _path(edges: Mapping[str, list[str]], start: str, goal: str) -> list[str]:
     while path[-1] != start:
         path.append(came[path[-1]])
     return path[::-1]
+
+
+# ---- what is kept from call to call
+
+
+def _fields(facts: Facts) -> None:
+    """States share their spelling with nothing else that is kept: positions, delayed values."""
+    kept: dict[str, str] = {}
+    exprs = (*facts.updates.values(), *facts.readouts.values())
+    values = [n for n, update in facts.updates.items() if direction(n, update) == "value"]
+    for node in (node for expr in exprs for node in expr.walk()):
+        name, when = node.value if isinstance(node.value, tuple) else (str(node.value), 0)
+        if node.op == "t" or (node.op == "param" and facts.scope.symbols[name].per == "position"):
+            kept["position"] = "t" if node.op == "t" else name
+        elif isinstance(when, int) and when < 0 and (node.op == "input" or name in values):
+            kept[f"{ascii_spelling(name)}_past"] = name
+    for statement in facts.file.statements:
+        if isinstance(statement, Declare) and statement.role == "state" and statement.flags:
+            names = [name.text for name in statement.names]
+            kept.update({f"{ascii_spelling(name)}_log": name for name in names})
+    for symbol in facts.scope.symbols.values():
+        spelled = ascii_spelling(symbol.name)
+        if symbol.kind == "state" and spelled in kept:
+            other = kept[spelled]
+            name = symbol.name
+            facts.report(error("LA0214", symbol.span, name=name, other=other, spelled=spelled))
 
 
 # ---- levels
