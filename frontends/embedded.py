@@ -78,12 +78,15 @@ class _Refused(Exception):
 
 def variant(function: FunctionType) -> File:
     """The spec that ``function`` holds, with places in its Python file. Raises LaccError."""
+    nowhere = error("LA0131", None, name=getattr(function, "__name__", repr(function)))
+    if not isinstance(function, FunctionType):
+        raise LaccError([nowhere])
     try:
         lines, _ = inspect.findsource(function)
-        source = Source(inspect.getsourcefile(function) or "<python>", "".join(lines))
+        source = Source(function.__code__.co_filename, "".join(lines))
         tree = ast.parse(source.text)
-    except (OSError, TypeError, SyntaxError):
-        raise LaccError([error("LA0131", None, name=function.__name__)]) from None
+    except (OSError, SyntaxError):
+        raise LaccError([nowhere]) from None
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
@@ -93,7 +96,7 @@ def variant(function: FunctionType) -> File:
                 if reader.problems:
                     raise LaccError(reader.problems)
                 return file
-    raise LaccError([error("LA0131", None, name=function.__name__)])
+    raise LaccError([nowhere])
 
 
 class _Reader:

@@ -153,7 +153,7 @@ def _walk(statement: Statement) -> Iterator[Node]:
 def _declared(text: str) -> set[str]:
     """The names that a statement with a mistake in it may have meant to declare."""
     head = text if re.match("(dim|const)\\s", text) else re.split("[:=]", text, maxsplit=1)[0]
-    words = re.findall(NAME, head) + re.findall(rf"{NAME}(?=\s*=)", text)
+    words = re.findall(NAME, head) + re.findall(rf"\b{NAME}(?=\s*=)", text)
     return {unicodedata.normalize("NFKC", word) for word in words}
 
 
@@ -194,10 +194,6 @@ class _Builder(Transformer_NonRecursive[Token, object]):
         elif not re.fullmatch(NAME, text):
             self.problems.append(
                 error("LA0103", span, char=token, hint="names are letters, digits and _")
-            )
-        elif len(text) > MAX_DIGITS * 2:
-            self.problems.append(
-                error("LA0102", span, what="a name", limit=f"{MAX_DIGITS * 2} letters")
             )
         return Name(text, span)
 

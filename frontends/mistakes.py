@@ -88,6 +88,10 @@ WORDS = {
 """Terminals of the grammar in words; operators are left out."""
 
 
+NEAR = 200
+"""Characters before the place of a mistake that are looked at from their end."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Fault:
     """Where a statement stopped parsing: its text ``before`` that place, the ``rest`` after."""
@@ -101,6 +105,11 @@ class _Fault:
         return self.statement.text[: self.place]
 
     @property
+    def near(self) -> str:
+        """The end of ``before``, of a length that is quickly searched."""
+        return self.before[-NEAR:]
+
+    @property
     def rest(self) -> str:
         return self.statement.text[self.place :]
 
@@ -108,6 +117,11 @@ class _Fault:
     def first(self) -> str:
         found = re.match(NAME, self.statement.text)
         return found[0] if found else ""
+
+    def behind(self, pattern: str) -> Span | None:
+        """What matches just before the place."""
+        found = re.search(f"(?:{pattern})$", self.near)
+        return self.span(self.place - len(found[0]), self.place) if found else None
 
     def span(self, start: int, end: int) -> Span:
         """Characters ``start`` to ``end`` of the statement."""
@@ -117,10 +131,10 @@ class _Fault:
     def here(self, pattern: str, back: str = "") -> Span | None:
         """From ``back`` before the place as far as ``pattern`` matches; None without a match."""
         ahead = re.match(pattern, self.rest)
-        behind = re.search(f"(?:{back})$", self.before)
+        behind = self.behind(back)
         if ahead is None or behind is None:
             return None
-        return self.span(behind.start(), self.place + ahead.end())
+        return behind.to(self.span(self.place, self.place + ahead.end()))
 
 
 def explain_mistake(statement: Span, stop: UnexpectedInput, start: str) -> Diagnostic:
@@ -142,16 +156,17 @@ def explain_mistake(statement: Span, stop: UnexpectedInput, start: str) -> Diagn
 def _word(fault: _Fault) -> Diagnostic | None:
     """A word of another language, or a role that is misspelt."""
     here = re.match(NAME, fault.rest)
-    before = re.search(rf"({NAME})\s*$", fault.before)
+    before = fault.behind(rf"{NAME}\s*")
+    word = before.text.rstrip() if before else ""
     if here and here[0] in FOREIGN:
         span = fault.span(fault.place, fault.place + here.end())
-    elif before and before[1] in FOREIGN:
-        span = fault.span(before.start(), before.end(1))
+    elif before and word in FOREIGN:
+        span = Span(before.source, before.start, before.start + len(word))
     elif fault.first in FOREIGN:
         span = fault.span(0, len(fault.first))
     elif fault.first == "where":
         return error("LA0123", fault.span(0, 5), word="where")
-    elif here and before and before.start() == 0 and fault.first not in STATEMENTS:
+    elif here and word and fault.before.strip() == word and word not in STATEMENTS:
         hint = (
             suggest(fault.first, STATEMENTS) or "a statement declares a name or defines it with ="
         )
@@ -179,7 +194,7 @@ def _sign(fault: _Fault) -> Diagnostic | None:
 
 def _transpose(fault: _Fault) -> Diagnostic | None:
     """`k'`, `k^T`, `k.t`, and text in quotes."""
-    after_value = re.search(r"[\w\])]$", fault.before) is not None
+    after_value = fault.behind(r"[\w\])]") is not None
     marked = fault.here(
         r"\^\s*[{(]?\s*\\?(T\b|⊤|top)\s*[})]?|⊤|′|\.(t|mT|transpose)\b(\s*\(\s*\))?"
     )
@@ -226,25 +241,24 @@ def _left_side(fault: _Fault) -> Diagnostic | None:
 
 def _time(fault: _Fault) -> Diagnostic | None:
     """Within `S[...]`, something that is no time."""
-    opened = re.search(rf"(?:^|[^:\w\s]\s*){NAME}\s*\[([^\[\]]*)$", fault.before)
-    if opened is None:
+    if fault.behind(rf"(^|[^:\w\s]\s*){NAME}\s*\[[^\[\]]*") is None:
         return None
-    inside = fault.statement.text[opened.start(1) :].split("]", 1)[0]
-    span = fault.span(opened.start(1), opened.start(1) + max(1, len(inside)))
-    return error("LA0114", span, index=inside.strip())
+    start = fault.before.rindex("[") + 1
+    inside = fault.statement.text[start:].split("]", 1)[0]
+    return error("LA0114", fault.span(start, start + max(1, len(inside))), index=inside.strip())
 
 
 def _type(fault: _Fault) -> Diagnostic | None:
     """A declaration without its `: [K]`, or without its role."""
     if found := fault.here(":", rf"^{NAME}\s*"):
         name = found.text.rstrip(": ")
-        role = f"{name} q" if name in STATEMENTS else f"output {name}"
-        hint = f"a declaration begins with its role and name: {role} : [K]"
+        begun = f"{name} q" if name in STATEMENTS else f"output {name}"
+        hint = f"a declaration begins with its role and name: {begun} : [K]"
         return error("LA0104", found, found="`:`", hint=hint)
     role = re.match(r"(input|param|buffer|state|output)\s", fault.statement.text)
     if role is None or re.search(r":\s*(scalar|\[\s*[^\s\[])", fault.before):
         return None
-    if re.search(r"[,:]\s*$|^\w+\s*$", fault.before) and not re.search(r":\s*$", fault.before):
+    if fault.behind(r",\s*") or fault.before.strip() == role[1]:
         return None
     names = re.match(r"[^:=\[(]*", fault.before + fault.rest)
     assert names is not None
@@ -291,7 +305,7 @@ def _general(fault: _Fault) -> Diagnostic:
     found = f"`{ahead[0]}`" if ahead else "end of the statement"
     span = fault.span(fault.place, fault.place + width)
     if (
-        re.search(r"[\w\])]\s*$", fault.before)
+        fault.behind(r"[\w\])]\s*")
         and re.match(r"[\w\[(.]", fault.rest)
         and "STAR" in fault.expected
     ):

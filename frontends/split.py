@@ -14,6 +14,12 @@ from lacc.diagnostics import Diagnostic, Note, Source, Span, error
 MAX_DEPTH = 200
 """Deepest nesting of an expression, in brackets or in operators."""
 
+MAX_LENGTH = 10_000
+"""Most characters of a statement."""
+
+MAX_NAME = 80
+"""Most characters of a name."""
+
 NAME = r"[^\W\dᵀ](?:[^\Wᵀ]|[\u0300-\u036f\u20d0-\u20ff])*"
 ROLES = "use|dim|const|input|param|buffer|state|output|feature|gate|normalizer"
 
@@ -25,7 +31,7 @@ _TOKEN = re.compile(
 )
 _EXPECT = re.compile(rf"#\s*expect\s+({NAME}(?:\[[^\]]*\])?)\s*:\s*(.*)")
 _STATEMENT = re.compile(rf"(?:variant|{ROLES})[^\S\r\n]+{NAME}")
-_EQUATION = re.compile(rf"{NAME}[^\S\r\n]*(?:\[[^\]\r\n]*\])?[^\S\r\n]*=(?!=)")
+_EQUATION = re.compile(rf"{NAME}(?:[^\S\r\n]*\[[^\]\r\n]*\])?[^\S\r\n]*=(?!=)")
 
 
 @dataclass(slots=True)
@@ -74,7 +80,10 @@ def split(source: Source) -> tuple[list[Piece], list[tuple[str, str]]]:
             current.docs += docs
             current.span = current.span.to(span)
             docs, last, fresh = [], kind, False
-            if kind == "open":
+            if kind == "word" and len(text) > MAX_NAME:
+                what, limit = "a name", f"{MAX_NAME} letters"
+                current.problem = current.problem or error("LA0102", span, what=what, limit=limit)
+            elif kind == "open":
                 brackets.append(span)
                 if len(brackets) > MAX_DEPTH and current.problem is None:
                     current.problem = error("LA0107", span, limit=MAX_DEPTH)
@@ -84,13 +93,17 @@ def split(source: Source) -> tuple[list[Piece], list[tuple[str, str]]]:
                     current.problem = current.problem or _mismatch(span, opened)
     if current is not None and brackets:
         current.problem = current.problem or _unclosed(brackets[-1])
+    for piece in pieces:
+        if piece.span.end - piece.span.start > MAX_LENGTH:
+            what, limit = "a statement", f"{MAX_LENGTH} characters"
+            piece.problem = error("LA0102", piece.span, what=what, limit=limit)
     return pieces, expects
 
 
 def _ends(text: str, found: re.Match[str], last: str, brackets: list[Span]) -> bool:
     """Whether the statement before ends where this first token of a line begins.
 
-    Inside brackets and after an operator it does not, unless a new statement evidently starts there:
+    Inside brackets and after an operator it does not, unless a new statement evidently starts:
     then something was left open.
     """
     if _STATEMENT.match(text, found.start()):

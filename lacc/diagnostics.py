@@ -29,6 +29,9 @@ WIDTH = 96
 TAB = 4
 MAX_LINES = 4
 
+CANDIDATES = 60
+"""Names that are compared with one that is unknown: those of about its length."""
+
 Paint = Callable[[str, str], str]
 
 
@@ -196,8 +199,9 @@ def render(diagnostics: Iterable[Diagnostic], color: bool = False) -> str:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """``did you mean `beta`?`` where something close to ``name`` is ``known``, else nothing."""
-    known = sorted(set(known) - {name})
+    known = sorted(set(known) - {name}, key=lambda other: (abs(len(other) - len(name)), other))
     same = [other for other in known if other.casefold() == name.casefold()]
+    known = known[:CANDIDATES]
     close = same or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else ""
 

@@ -106,7 +106,9 @@ def whole(page: str) -> str:
         own |= {"o ="} if re.match(r"o\s*[=\[]", line) else set()
     first = [line for line in lines if line.startswith("variant")][:1]
     rest = page if not first else "\n".join(line for line in lines if line not in first)
-    kept = [rest if not name else line for name, line in FRAME.items() if not name or name not in own]
+    kept = [
+        rest if not name else line for name, line in FRAME.items() if not name or name not in own
+    ]
     return "\n".join([*first, *kept]) + "\n"
 
 
