@@ -52,7 +52,7 @@ class Kernel:
         self.plan = plan
         self.verify = verify
         self.modes = tuple(m for m in contract.MODES[1:] if m not in missing)
-        self._missing = missing
+        self.missing = missing
         self._forward, self._step, self._vjp = functions
         self._defaults = {"mode": mode, "chunk": chunk}
 
@@ -66,8 +66,8 @@ class Kernel:
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """(outputs, state) of one token [B, H, *shape]; the state may follow the arguments."""
-        if "step" in self._missing:
-            raise LaccError([self._missing["step"]])
+        if "step" in self.missing:
+            raise LaccError([self.missing["step"]])
         count = len(self.signature.arguments)
         if len(args) == count + 1 and "state" not in kwargs:
             args, kwargs = args[:count], {**kwargs, "state": args[count]}
@@ -92,8 +92,8 @@ class Kernel:
         if options.get("mode") is None and options.get("chunk") is None:
             options = {**options, **self._defaults}
         asked, _ = contract.chosen(options.get("mode", "auto"), options.get("chunk"))
-        if asked in self._missing:
-            raise LaccError([self._missing[asked]])
+        if asked in self.missing:
+            raise LaccError([self.missing[asked]])
         return options
 
     def __repr__(self) -> str:

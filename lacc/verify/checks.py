@@ -139,6 +139,20 @@ def lengths(subject: Subject) -> Iterator[Finding]:
             yield from subject.compare(subject.run(case), subject.bench.truth(case), case)
 
 
+def chunks(subject: Subject) -> Iterator[Finding]:
+    """Other chunks, the plan's own, and what mode auto chooses."""
+    if subject.mode == "step":
+        return
+    case = Case(T=137 if subject.full else 71, seed=11)
+    arrays, truth = subject.bench.arrays(case), subject.bench.truth(case)
+    asked: list[dict[str, Any]] = [{"mode": "auto"}, {"mode": subject.mode}]
+    if subject.mode == "chunk":
+        asked += [{"chunk": chunk} for chunk in (1, 3, 7, 16, 64, 200)]
+    for options in asked:
+        got = subject.bench.run(subject.kernel, case, arrays, options)
+        yield from subject.compare(got, truth, case, f"{options}")
+
+
 def initial_states(subject: Subject) -> Iterator[Finding]:
     """From a state that other tokens left, its gradient included."""
     if subject.bench.reference.signature.no_initial:
@@ -293,6 +307,36 @@ def causality(subject: Subject) -> Iterator[Finding]:
                     yield Finding(n, 0.0 if same else np.inf, 0.0, f"{case}, changed from {p}")
 
 
+def isolation(subject: Subject) -> Iterator[Finding]:
+    """NaN in one row, one group of heads or one segment does not change a bit of the others."""
+    bench = subject.bench
+    if subject.mode == "step":
+        return
+    heads, groups = bench.heads
+    inputs = {a.ascii: a.per for a in bench.spec.args if a.role == "input"}
+    for what in ("row", "group", "segment"):
+        case = Case(T=2 * CHUNK + 3, B=1 if what == "segment" else 2, seed=12)
+        arrays, ends = bench.arrays(case), [0, CHUNK + 3, case.T]
+        options: dict[str, Any] = {"cu_seqlens": np.array(ends)} if what == "segment" else {}
+        dirty = dict(arrays)
+        for name in inputs.keys() & arrays.keys():
+            x = dirty[name] = arrays[name].copy()
+            if what == "row":
+                x[0] = np.nan
+            elif what == "segment":
+                x[:, : ends[1]] = np.nan
+            elif inputs[name] != "layer":
+                x[:, :, : max(1, x.shape[2] // max(2, groups))] = np.nan
+        clean = quantities(bench.spec, subject.forward(arrays, **options)[0])
+        after = quantities(bench.spec, subject.forward(dirty, **options)[0])
+        last = {"row": np.s_[1:], "segment": np.s_[:, ends[1] :]}
+        for o in bench.spec.outputs:
+            kept = last.get(what, np.s_[:, :, heads - 1 :])
+            if what != "group" or (heads > 1 and o.per == "head"):
+                same = np.array_equal(clean[o.ascii][kept], after[o.ascii][kept])
+                yield Finding(o.ascii, 0.0 if same else np.inf, 0.0, f"{case}, NaN in a {what}")
+
+
 def nothing(subject: Subject) -> Iterator[Finding]:
     """No token, no batch row: empty outputs, the state as it started, zero gradients."""
     for case in (Case(T=0, started=subject.bench.causal), Case(T=3, B=0), Case(T=0, B=0)):
@@ -303,7 +347,7 @@ def nothing(subject: Subject) -> Iterator[Finding]:
 def single(subject: Subject) -> Iterator[Finding]:
     """float32: 20 times the error of the recurrence in float32, or 1e-5."""
     bench = subject.bench
-    for name in ("interior", "boundary", "strong", "weak"):
+    for name in ("interior", "boundary", "strong", "weak", "reset", "repeated"):
         case = Case(T=3 * CHUNK - 1, regime=name, dtype="float32", seed=9)
         arrays, truth = bench.arrays(case), bench.truth(case)
         growth = grows(truth)
@@ -327,16 +371,19 @@ def half(subject: Subject) -> Iterator[Finding]:
 
 CHECKS: dict[str, Check] = {
     "lengths": lengths,
+    "chunks": chunks,
     "initial state": initial_states,
     "bounds": regime("boundary"),
     "strong gates": regime("strong"),
     "weak gates": regime("weak"),
     "hard resets": regime("reset"),
+    "same tokens": regime("repeated"),
     "defaults": defaults,
     "split": splits,
     "packed": packing,
     "padded": padding,
     "causal": causality,
+    "isolated": isolation,
     "empty": nothing,
     "float32": single,
     "bfloat16": half,

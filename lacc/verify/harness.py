@@ -38,7 +38,10 @@ def verify(
             if progress is not None:
                 progress(len(cells), total, f"{row}, {column}")
             cells[row, column] = _cell(check, subject)
-    return Report(reference.spec.name, tuple(checks), tuple(subjects), cells)
+    notes = tuple(
+        f"{kernel.target}: {why.message}" for kernel in kernels for why in kernel.missing.values()
+    )
+    return Report(reference.spec.name, tuple(checks), tuple(subjects), cells, notes)
 
 
 def _cell(check: Check, subject: Subject) -> Cell:

@@ -20,9 +20,10 @@ from lacc.spec.shapes import show
 
 Array = np.ndarray[Any, Any]
 
-REGIMES = ("interior", "boundary", "strong", "weak", "reset")
+REGIMES = ("interior", "boundary", "strong", "weak", "reset", "repeated")
 """How arguments with a bound are drawn: inside; often at it; far from it (-20, -1000); next to
-it (1e-4); with hard resets (-inf), where the spec reads a gate only through exp."""
+it (1e-4); with hard resets (-inf), where the spec reads a gate only through exp. In the last,
+every token is the first one again."""
 
 ANCHORS = (0.0, 1.0, -1.0, 0.5, -0.5, 0.1, -0.1, 2.0, -2.0, 10.0, -10.0, 100.0, -100.0)
 
@@ -132,6 +133,8 @@ def draw(
             x = _within(rng, shape, bounds, regime, arg.name in logs)
         if promises:
             x = _mend(drawing, arg, promises, x, rng, regime)
+        if regime == "repeated" and arg.role == "input":
+            x = np.repeat(x[:, :1], sizes.T, 1)
         arrays[arg.ascii] = x.astype(dtype)
         drawing.arrays[arg.name] = drawing.align(arg, drawing.rounded(x))
     return arrays

@@ -42,7 +42,11 @@ class Cell:
             return f"{mark}raises"
         if self.worst.limit == 0:
             return "exact" if self.passed else f"{mark}not exact"
-        return f"{mark}{self.worst.error:.0e} / {self.worst.limit:.0e}"
+        return f"{mark}{_short(self.worst.error)} / {_short(self.worst.limit)}"
+
+
+def _short(x: float) -> str:
+    return f"{x:.0e}" if x else "0"
 
 
 def _strain(finding: Finding) -> float:
@@ -53,12 +57,14 @@ def _strain(finding: Finding) -> float:
 
 @dataclass(frozen=True)
 class Report:
-    """``cells`` by (check, mode of a target); each is the worst error and its limit."""
+    """``cells`` by (check, mode of a target); each is the worst error and its limit.
+    ``notes`` say what is not there to be checked."""
 
     spec: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: dict[tuple[str, str], Cell]
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -83,7 +89,7 @@ class Report:
         lines = ["  ".join(f"{c:<{w}}" for c, w in zip(row, widths)).rstrip() for row in table]
         lines.insert(1, "  ".join("-" * w for w in widths))
         verdict = "every check passed" if self.passed else f"{len(self.failures)} checks failed"
-        return "\n".join([*lines, "", verdict, *(f"  {line}" for line in self.failures)])
+        return "\n".join([*lines, "", *self.notes, verdict, *(f"  {f}" for f in self.failures)])
 
     def __rich__(self) -> Table:
         from rich.table import Table
