@@ -274,7 +274,7 @@ class _Call:
         for s in self.signature.states:
             x = given.get(s.name)
             scaled = s.name.removesuffix("_log") in given
-            if x is None and (s.role == "state" or (s.role == "log" and not scaled)):
+            if x is None and (s.role == "state" or s.optional or (s.role == "log" and not scaled)):
                 self.state[s.name] = None
             else:
                 dtype = np.dtype(np.int64) if s.role == "position" else self.dtype

@@ -116,10 +116,19 @@ def fields(spec: Spec) -> tuple[Field, ...]:
             name, shape, per = f"attended{attended}", key.shape, level_of(spec, key)
         else:
             name, shape, per = named[key].ascii, named[key].shape, named[key].per
-        length = past_length(named.get(key) if isinstance(key, str) else None, reach)
+        owner = named.get(key) if isinstance(key, str) else None
+        length = past_length(owner, reach)
         if length != 0:
-            found.append(Field(Value(f"{name}_past", "past", (length, *axes(shape)), per), key))
+            value = Value(f"{name}_past", "past", (length, *axes(shape)), per, starts(owner))
+            found.append(Field(value, key))
     return tuple(found)
+
+
+def starts(owner: Arg | State | None) -> bool:
+    """Whether values before the first token are declared, rather than 0."""
+    if not isinstance(owner, State):
+        return False
+    return owner.initial.op != "const" or owner.initial.value != 0
 
 
 def past_length(owner: Arg | State | None, reach: Reach) -> int | None:
