@@ -114,13 +114,11 @@ def _whole_pull(value: Any, f: Frame, ct: Any, d: Any) -> Any:
 
 
 def _matrix(value: Any, f: Frame, d: Any) -> Any:
-    one = np.ones((d.tokens, 1), d.up[0].dtype)
-    return kernels.gram(one, one, d)
+    return kernels.between(d)
 
 
 def _matrix_pull(value: Any, f: Frame, ct: Any, d: Any) -> Any:
-    one = np.ones((d.tokens, 1), d.up[0].dtype)
-    return kernels.gram_pull(ct, one, one, d)[..., 0]
+    return kernels.between_pull(ct, d)[..., 0]
 
 
 def _solve(transposed: bool, f: Frame, a: Any, r: Any) -> Any:
@@ -287,6 +285,8 @@ _ROWS = (
     TileOp("smallest", _drop, _reduce(np.min), _ties, 1, "minimum over axes; ties share"),
     TileOp("mask", lambda s, a: a, _mask,
            lambda f, ct, y, s, a: (f.op("mask", (ct,), s),), 0, "the pairs t >= s (t > s where strict), else 0"),
+    TileOp("within", lambda v, a: a, lambda v, f, a: a,
+           lambda f, ct, y, v, a: (ct,), 0, "a number in the padding of axes, on targets whose tiles are padded"),
     TileOp("row", lambda last, a: tuple(x for x in a if x != "t"), _row,
            lambda f, ct, y, last, a: (f.op("place_row", (ct,), last),), 0, "the last or the first token"),
     TileOp("place_row", lambda last, a: ("t", *a), _place_row, None, 0, "a tile of one token, the others 0"),

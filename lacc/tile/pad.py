@@ -1,0 +1,192 @@
+"""A tile program in, the same program out for targets whose tiles are padded: what is summed over holds 0 in the padding.
+
+Tokens behind the last one and channels behind the last one of an axis are loaded as 0, which lifted values (decays, features)
+no longer are. For every value it is worked out what it holds where some of its axes are padding; ``within`` is inserted where
+that may reach a result. So masks come after lifting, and only where nothing proves them idle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import chain, combinations, product
+
+import numpy as np
+
+from lacc.ir.ops import OPS
+from lacc.tile.program import Axes, Inst, Program, Tiles, prune
+
+FINITE, ANY = "finite", "any"
+Fill = float | str
+"""What a tile holds where exactly some axes are padding: one number, finite numbers, or anything (NaN too)."""
+
+FINITE_OF_FINITE = {
+    *("add", "sub", "mul", "neg", "abs", "sign", "relu", "max", "min", "where", "stop_gradient"),
+    *("sigmoid", "logsigmoid", "softplus", "tanh", "sin", "cos", "elu", "gelu", "erf", "silu"),
+}
+SUMS = ("contract", "gram", "decayed")
+IDENTITY = {"sum": 0.0, "largest": -math.inf, "smallest": math.inf}
+
+
+def subsets(axes: Axes) -> Iterator[frozenset[str]]:
+    """Every set of some of the axes, the empty one first."""
+    return map(frozenset, chain.from_iterable(combinations(axes, n) for n in range(len(axes) + 1)))
+
+
+def times(a: Fill, b: Fill) -> Fill:
+    """The product of two fills."""
+    if ANY in (a, b):
+        return ANY
+    if 0.0 in (a, b):
+        return 0.0 if all(x == FINITE or math.isfinite(x) for x in (a, b)) else ANY  # type: ignore[arg-type]
+    return FINITE if FINITE in (a, b) else float(a) * float(b)
+
+
+def fill_padding(program: Program) -> Program:
+    """Inserts ``within`` wherever padding would reach an output inside the axes' true lengths, or a carried state."""
+    return _Padder(program).program()
+
+
+class _Padder:
+    def __init__(self, source: Program) -> None:
+        self.source = source
+        self.f = Tiles(source.sizes)
+        self.fills: dict[int, Mapping[frozenset[str], Fill]] = {}
+
+    def program(self) -> Program:
+        """The new program; its states are 0 in the padding, as the loop over chunks takes them."""
+        new: list[int] = []
+        for inst in self.source.body:
+            ins = self._guarded(inst, [new[i] for i in inst.ins])
+            n = self.f.emit(Inst(inst.op, tuple(ins), inst.value, inst.axes, inst.name, inst.line))
+            if n not in self.fills:
+                self.fills[n] = self._fill(self.f.body[n])
+            new.append(n)
+        outs = {
+            name: self._within(new[n], self.f.axes(new[n]), 0.0) if name.startswith("state:") else new[n]
+            for name, n in self.source.outs.items()
+        }
+        return prune(Program(tuple(self.f.body), outs, self.source.sizes))
+
+    def _at(self, n: int, padding: frozenset[str]) -> Fill:
+        return self.fills[n][padding & frozenset(self.f.axes(n))]
+
+    def _within(self, n: int, axes: Axes, fill: float) -> int:
+        """``n`` with ``fill`` in the padding of those of its ``axes`` where it may hold something else."""
+        own = self.f.axes(n)
+        wrong = tuple(
+            a for a in axes if any(a in p and self.fills[n][p] != fill for p in subsets(own))
+        )
+        if not wrong:
+            return n
+        masked = self.f.emit(Inst("within", (n,), (wrong, fill), own))
+        self.fills[masked] = {p: fill if p & set(wrong) else x for p, x in self.fills[n].items()}
+        return masked
+
+    # ---- what an instruction needs of its operands -----------------------------------------------------------
+
+    def _guarded(self, inst: Inst, ins: list[int]) -> list[int]:
+        f = self.f
+        if inst.op in IDENTITY:
+            over, identity = inst.value, IDENTITY[inst.op]
+            idle = all(self._at(ins[0], p) == identity for p in subsets(over) if p)  # type: ignore[arg-type]
+            return ins if idle else [self._within(ins[0], over, identity)]  # type: ignore[arg-type]
+        if inst.op == "levels":
+            log, _ = inst.value  # type: ignore[misc]
+            return [self._within(ins[0], f.axes(ins[0]), 0.0 if log else 1.0)]
+        if inst.op == "solve":
+            return [self._calm(n, "t", "s") for n in ins]
+        if inst.op in SUMS:
+            first, second = ins[:2]
+            over = self._summed(inst, ins)
+            if not self._cancel(first, second, over):
+                second = self._within(second, self._of(second, over), 0.0)
+            if not self._cancel(first, second, over):
+                first = self._within(first, self._of(first, over), 0.0)
+            return [first, second, *ins[2:]]
+        return ins
+
+    def _summed(self, inst: Inst, ins: list[int]) -> Axes:
+        """The axes that a product sums over."""
+        if inst.op == "contract":
+            return inst.value  # type: ignore[return-value]
+        return ("s",) if inst.op == "decayed" else tuple(a for a in self.f.axes(ins[0]) if a != "t")
+
+    def _of(self, n: int, over: Axes) -> Axes:
+        """The summed axes as ``n`` has them: what `decayed` sums over as s is the second operand's t."""
+        own = self.f.axes(n)
+        return tuple(a if a in own else "t" for a in over)
+
+    def _pair(self, first: int, second: int, here: frozenset[str], summed: frozenset[str]) -> Fill:
+        renamed = summed if summed <= set(self.f.axes(second)) else frozenset("t")
+        return times(self._at(first, here | summed), self._at(second, here | renamed))
+
+    def _cancel(self, first: int, second: int, over: Axes) -> bool:
+        none = frozenset[str]()
+        return all(self._pair(first, second, none, p) == 0.0 for p in subsets(over) if p)
+
+    def _calm(self, n: int, *axes: str) -> int:
+        """``n`` with 0 in the padding where it may hold what is not finite."""
+        bad = [p for p, x in self.fills[n].items() if p and x == ANY]
+        return self._within(n, tuple(a for a in axes if any(a in p for p in bad)), 0.0)
+
+    # ---- what an instruction holds in its own padding --------------------------------------------------------
+
+    def _fill(self, inst: Inst) -> dict[frozenset[str], Fill]:
+        return {p: self._value(inst, p) if p else self._number(inst) for p in subsets(inst.axes)}
+
+    def _number(self, inst: Inst) -> Fill:
+        """Where nothing is padding: the number that an instruction is everywhere."""
+        if inst.op == "const":
+            return float(inst.value)  # type: ignore[arg-type]
+        if inst.op == "expand" or (inst.op in OPS and inst.ins):
+            found = self._value(inst, frozenset())
+            return FINITE if found == ANY else found
+        return FINITE
+
+    def _value(self, inst: Inst, p: frozenset[str]) -> Fill:
+        ins = inst.ins
+        match inst.op:
+            case "load":
+                return 0.0 if inst.value[0] != "index" else FINITE  # type: ignore[index]
+            case "expand":
+                return self._at(ins[0], p)
+            case "rename":
+                old = {new: old for old, new in inst.value}  # type: ignore[attr-defined]
+                return self._at(ins[0], frozenset(old.get(a, a) for a in p))
+            case "eye":
+                return 0.0 if len(p) == 1 else FINITE
+            case "levels" | "suffix" | "whole":
+                return 1.0
+            case "prefix":
+                return FINITE if "t" in p else 1.0
+            case "matrix":
+                return 0.0 if p == {"s"} else FINITE
+            case "mask":
+                held = self._at(ins[0], p)
+                return 0.0 if p == {"s"} or held == 0.0 else ANY if held == ANY else FINITE
+            case "sum":
+                parts = {self._at(ins[0], p | q) for q in subsets(inst.value)}  # type: ignore[arg-type]
+                return 0.0 if parts == {0.0} else ANY if ANY in parts else FINITE
+            case "contract" | "gram" | "decayed":
+                if inst.op == "gram" and p == {"s"}:
+                    return 0.0
+                parts = {self._pair(*ins[:2], p, q) for q in subsets(self._summed(inst, list(ins)))}
+                return 0.0 if parts == {0.0} else ANY if ANY in parts else FINITE
+            case "solve":
+                right = self._at(ins[1], p)
+                alone = "t" not in p or self._at(ins[0], frozenset("t")) == 0.0
+                return right if right == ANY or (right == 0.0 and alone) else FINITE
+        return self._elementwise(inst, p) if inst.op in OPS else ANY
+
+    def _elementwise(self, inst: Inst, p: frozenset[str]) -> Fill:
+        held = [self._at(i, p) for i in inst.ins]
+        if inst.op == "mul":
+            return times(*held)
+        meaning = OPS[inst.op].numpy
+        if all(isinstance(x, float) for x in held) and meaning is not None:
+            with np.errstate(all="ignore"):
+                found = float(meaning(*held))
+            return ANY if math.isnan(found) else found
+        calm = inst.op in FINITE_OF_FINITE and all(x == FINITE or math.isfinite(x) for x in held if x != ANY)  # type: ignore[arg-type]
+        return FINITE if calm and ANY not in held else ANY
