@@ -7,126 +7,15 @@ each. A check that does not apply (a split of what is not causal) yields nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from lacc.runtime.kernel import Kernel
-from lacc.verify.cases import (
-    Array,
-    Arrays,
-    Bench,
-    Case,
-    Quantities,
-    cut,
-    errors,
-    grows,
-    largest_error,
-    quantities,
-    rms_error,
-)
-
-EXACT = 1e-9
-"""float64, relative to max|reference|."""
-
-CHUNK = 8
-
-CALL = "call"
-"""The quantity of a finding that a call raised."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One comparison: the error, its limit, and how to see it again. ``growth`` is the size of the
-    reference where that is beyond what can be compared."""
-
-    quantity: str
-    error: float
-    limit: float
-    case: str
-    growth: float = 0.0
-
-    @property
-    def passed(self) -> bool:
-        return bool(self.error <= self.limit) or self.growth > 0
-
-
-class KernelFault(Exception):
-    """What a kernel under test raised, in words."""
-
-
-@dataclass(frozen=True)
-class Guarded:
-    """A kernel under test: whatever it raises is its failure, a `KernelFault`."""
-
-    kernel: Kernel
-
-    def __call__(self, **arguments: Any) -> Any:
-        return self._try(self.kernel, arguments)
-
-    def step(self, **arguments: Any) -> Any:
-        return self._try(self.kernel.step, arguments)
-
-    def vjp(self, **arguments: Any) -> Any:
-        return self._try(self.kernel.vjp, arguments)
-
-    def _try(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        try:
-            return function(**arguments)
-        except Exception as fault:
-            said = f"{type(fault).__name__}: {fault}"
-            raise KernelFault(f"{said}, called with {_shown(arguments)}") from fault
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is verified: a kernel in one of its modes, or in mode "step"."""
-
-    bench: Bench
-    kernel: Guarded
-    mode: str
-    full: bool = False
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"mode": self.mode} | ({"chunk": CHUNK} if self.mode == "chunk" else {})
-
-    def run(self, case: Case, arrays: Arrays | None = None) -> Quantities:
-        """The quantities that the kernel gives, token by token in mode "step"."""
-        arrays = self.bench.arrays(case) if arrays is None else arrays
-        if self.mode != "step":
-            return self.bench.run(self.kernel, case, arrays, self.options)
-        outputs, state = self.steps(arrays, self.bench.start(case), case.T)
-        return quantities(self.bench.spec, outputs, state)
-
-    def forward(self, arrays: Arrays, start: Any = None, **options: Any) -> tuple[Any, Any]:
-        """Outputs and state of whole sequences, in every mode but "step"."""
-        outputs, state = self.kernel(**arrays, initial_state=start, **self.options, **options)
-        return outputs, state
-
-    def steps(self, arrays: Arrays, state: Any, count: int) -> tuple[Any, Any]:
-        """Outputs and state, one token after another."""
-        spec = self.bench.spec
-        found = []
-        for t in range(count):
-            outputs, state = self.kernel.step(**cut(spec, arrays, t), state=state)
-            found.append(outputs)
-        if len(spec.outputs) == 1:
-            return np.stack(found, 1), state
-        return type(found[0])(*(np.stack(parts, 1) for parts in zip(*found))), state
-
-    def compare(
-        self, got: Quantities, truth: Quantities, case: Case, note: str = ""
-    ) -> Iterator[Finding]:
-        """A finding for each quantity that ``got`` has, in float64."""
-        growth = grows(truth)
-        known = truth if self.mode != "step" else {n: x for n, x in truth.items() if n in got}
-        said = f"{case}{', ' + note if note else ''}"
-        for name, error in errors(got, known, largest_error).items():
-            yield Finding(name, error, EXACT, said, growth)
-
+from lacc.verify.cases import Case, cut, errors, grows, largest_error, quantities, rms_error
+from lacc.verify.parts import assembled, call, fitting, glued, outputs_of, part, together
+from lacc.verify.subject import CHUNK, Finding, Subject
 
 Check = Callable[[Subject], Iterator[Finding]]
 
@@ -204,7 +93,7 @@ def splits(subject: Subject) -> Iterator[Finding]:
         b, last = subject.forward(second, middle)
         back = kernel.vjp(
             **second,
-            cotangent=_part(pulled, slice(p, None)),
+            cotangent=part(pulled, slice(p, None)),
             state_cotangent=ends,
             initial_state=middle,
             **subject.options,
@@ -212,11 +101,11 @@ def splits(subject: Subject) -> Iterator[Finding]:
         carried = back.pop("initial_state")
         front = kernel.vjp(
             **first,
-            cotangent=_part(pulled, slice(0, p)),
+            cotangent=part(pulled, slice(0, p)),
             state_cotangent=carried,
             **subject.options,
         )
-        got = quantities(bench.spec, _glue(a, b), last, _together(bench, front, back))
+        got = quantities(bench.spec, glued(a, b), last, together(bench, front, back))
         yield from subject.compare(got, truth, case, f"split at {p}")
 
 
@@ -231,7 +120,7 @@ def packing(subject: Subject) -> Iterator[Finding]:
     arrays = bench.arrays(case)
     first = bench.start(replace(case, started=started), len(ends) - 1)
     options = subject.options | {"cu_seqlens": np.array(ends)}
-    got, (pulled, last) = _packed(bench, subject.kernel, case, arrays, first, options)
+    got, (pulled, last) = call(bench, subject.kernel, case, arrays, first, options)
     parts = []
     for n, (start, stop) in enumerate(pairwise(ends)):
         tokens, row = slice(start, stop), slice(n, n + 1)
@@ -240,12 +129,12 @@ def packing(subject: Subject) -> Iterator[Finding]:
         outputs, state = bench.reference(**piece, initial_state=begin)
         gradients = bench.reference.vjp(
             **piece,
-            cotangent=_part(pulled, tokens),
-            state_cotangent=_fit(last, state, row),
+            cotangent=part(pulled, tokens),
+            state_cotangent=fitting(last, state, row),
             initial_state=begin,
         )
         parts.append(quantities(bench.spec, outputs, state, gradients))
-    truth = _assembled(bench, parts)
+    truth = assembled(bench, parts)
     yield from subject.compare(got, truth, case, f"cu_seqlens={list(ends)}")
 
 
@@ -265,9 +154,9 @@ def padding(subject: Subject) -> Iterator[Finding]:
             dirty[a.ascii] = arrays[a.ascii].copy()
             dirty[a.ascii][~valid] = np.nan
     options = subject.options | {"valid": valid}
-    got, (pulled, last) = _packed(bench, subject.kernel, case, dirty, None, options)
+    got, (pulled, last) = call(bench, subject.kernel, case, dirty, None, options)
     zero = {a.ascii for a in bench.spec.args if a.role == "input"}
-    spilt = [n for n in got if (n[2:] in zero or n in _names(bench)) and got[n][~valid].any()]
+    spilt = [n for n in got if (n[2:] in zero or n in outputs_of(bench)) and got[n][~valid].any()]
     for name in spilt:
         yield Finding(name, np.inf, 0.0, f"{case}, not 0 where invalid")
     parts = []
@@ -277,13 +166,13 @@ def padding(subject: Subject) -> Iterator[Finding]:
         outputs, state = bench.reference(**piece)
         gradients = bench.reference.vjp(
             **piece,
-            cotangent=_part(pulled, tokens, slice(b, b + 1)),
-            state_cotangent=_fit(last, state, slice(b, b + 1)),
+            cotangent=part(pulled, tokens, slice(b, b + 1)),
+            state_cotangent=fitting(last, state, slice(b, b + 1)),
         )
         parts.append(quantities(bench.spec, outputs, state, gradients))
-    for name in (n for n in got if n in _names(bench) or n[2:] in zero):
+    for name in (n for n in got if n in outputs_of(bench) or n[2:] in zero):
         got[name] = got[name][valid][None]
-    yield from subject.compare(got, _assembled(bench, parts), case, "padded")
+    yield from subject.compare(got, assembled(bench, parts), case, "padded")
 
 
 def causality(subject: Subject) -> Iterator[Finding]:
@@ -329,7 +218,7 @@ def isolation(subject: Subject) -> Iterator[Finding]:
                 x[:, :, : max(1, x.shape[2] // max(2, groups))] = np.nan
         clean = quantities(bench.spec, subject.forward(arrays, **options)[0])
         after = quantities(bench.spec, subject.forward(dirty, **options)[0])
-        last = {"row": np.s_[1:], "segment": np.s_[:, ends[1] :]}
+        last: dict[str, Any] = {"row": np.s_[1:], "segment": np.s_[:, ends[1] :]}
         for o in bench.spec.outputs:
             kept = last.get(what, np.s_[:, :, heads - 1 :])
             if what != "group" or (heads > 1 and o.per == "head"):
@@ -388,83 +277,3 @@ CHECKS: dict[str, Check] = {
     "float32": single,
     "bfloat16": half,
 }
-
-
-def _shown(arguments: dict[str, Any]) -> str:
-    """The arguments of a call: shapes of arrays, other things as they are."""
-    return ", ".join(
-        f"{n} {list(x.shape)}" if isinstance(x, np.ndarray) else f"{n}={x!r}"
-        for n, x in arguments.items()
-        if x is not None and not isinstance(x, tuple)
-    )
-
-
-def _names(bench: Bench) -> list[str]:
-    return [o.ascii for o in bench.spec.outputs]
-
-
-def _part(outputs: Any, tokens: Any, rows: Any = slice(None)) -> Any:
-    if isinstance(outputs, np.ndarray):
-        return outputs[rows][:, tokens]
-    return type(outputs)(*(x[rows][:, tokens] for x in outputs))
-
-
-def _glue(a: Any, b: Any) -> Any:
-    if isinstance(a, np.ndarray):
-        return np.concatenate([a, b], 1)
-    return type(a)(*(np.concatenate(pair, 1) for pair in zip(a, b)))
-
-
-def _together(bench: Bench, front: Arrays, back: Arrays) -> Arrays:
-    """Gradients of the whole from those of two parts."""
-    inputs = {a.ascii for a in bench.spec.args if a.role == "input"}
-    return {
-        n: np.concatenate([front[n], back[n]], 1) if n in inputs else front[n] + back[n]
-        for n in front
-    }
-
-
-def _fit(state: Any, like: Any, row: slice) -> Any:
-    """A row of a state, its growing windows cut to the length that they have in ``like``."""
-    rows = [x[row] for x in state]
-    return type(state)(
-        *(
-            x[:, :, x.shape[2] - y.shape[2] :] if x.shape != y.shape else x
-            for x, y in zip(rows, like)
-        )
-    )
-
-
-def _packed(
-    bench: Bench, kernel: Guarded, case: Case, arrays: Arrays, first: Any, options: dict[str, Any]
-) -> tuple[Quantities, tuple[Any, Any]]:
-    """The quantities of one call, and the cotangents it had."""
-    outputs, state = kernel(**arrays, initial_state=first, **options)
-    pulled, last = bench.cotangents(case, outputs, state)
-    gradients = kernel.vjp(
-        **arrays, cotangent=pulled, state_cotangent=last, initial_state=first, **options
-    )
-    return quantities(bench.spec, outputs, state, gradients), (pulled, last)
-
-
-def _assembled(bench: Bench, parts: list[Quantities]) -> Quantities:
-    """The quantities of all segments as those of one call."""
-    roles = {f"d {a.ascii}": a.role for a in bench.spec.args}
-    found: Quantities = {}
-    for name in parts[0]:
-        pieces: list[Array] = [part[name] for part in parts]
-        if name in _names(bench) or roles.get(name) == "input":
-            found[name] = np.concatenate(pieces, 1)
-        elif name in roles:
-            found[name] = np.sum(pieces, axis=0)
-        else:
-            longest = max((x.shape[2] for x in pieces if x.ndim > 2), default=0)
-            found[name] = np.concatenate([_longer(x, longest) for x in pieces])
-    return found
-
-
-def _longer(x: Array, length: int) -> Array:
-    """A growing window with zeros before its first token."""
-    if x.ndim < 3 or x.shape[2] == length:
-        return x
-    return np.pad(x, [(0, 0), (0, 0), (length - x.shape[2], 0)] + [(0, 0)] * (x.ndim - 3))

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lacc.runtime.kernel import Kernel
 from lacc.verify.cases import Bench
-from lacc.verify.checks import CALL, CHECKS, Check, Finding, Guarded, KernelFault, Subject
+from lacc.verify.checks import CHECKS, Check
 from lacc.verify.report import Cell, Report
+from lacc.verify.subject import CALL, Finding, Guarded, KernelFault, Subject
 
 Progress = Callable[[int, int, str], None]
 

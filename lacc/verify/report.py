@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lacc.verify.checks import CALL, Finding
+from lacc.verify.subject import CALL, Finding
 
 if TYPE_CHECKING:
     from rich.table import Table
