@@ -115,10 +115,13 @@ def _extended(
 def _found(
     path: tuple[Name, ...], load: Loader | None, folder: Path | None
 ) -> tuple[tuple[Source, Path | None] | None, list[Diagnostic]]:
+    """The base and its folder, and what is wrong with its file; a path too long names no file."""
     try:
         return (None if load is None else load.find(path, folder)), []
     except LaccError as fault:
         return None, list(fault.diagnostics)
+    except OSError:
+        return None, []
 
 
 def _same(one: str, other: str) -> bool:
