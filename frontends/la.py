@@ -14,6 +14,7 @@ from typing import cast
 from lark import Lark, Token, Transformer_NonRecursive, Tree, v_args
 from lark.exceptions import UnexpectedInput
 from lark.tree import Meta
+from platformdirs import user_cache_path
 
 from lacc.diagnostics import MAX_BYTES, Diagnostic, Source, Span, error, suggest
 from lacc.frontends.mistakes import explain_mistake
@@ -43,11 +44,23 @@ Header = tuple[Name, tuple[Name, ...] | None]
 
 @cache
 def grammar() -> Lark:
-    """The LALR parser of `la.lark`, with one start for each thing that is parsed by itself."""
-    text = (files("lacc.frontends") / "la.lark").read_text(encoding="utf-8")
-    starts = ["header", "statement", "annotation"]
+    """The LALR parser of `la.lark`, with one start for each thing that is parsed by itself.
+
+    Its tables are kept in the user's cache: they take longer to make than most specs to check.
+    """
+    folder = user_cache_path("lacc")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        kept: str | bool = str(folder / "grammar")
+    except OSError:
+        kept = False
     return Lark(
-        text, parser="lalr", start=starts, propagate_positions=True, maybe_placeholders=True
+        (files("lacc.frontends") / "la.lark").read_text(encoding="utf-8"),
+        parser="lalr",
+        start=["header", "statement", "annotation"],
+        propagate_positions=True,
+        maybe_placeholders=True,
+        cache=kept,
     )
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
 from conftest import EXAMPLES
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lacc.diagnostics import Diagnostic, Source
+from lacc.frontends import la
 from lacc.frontends.la import parse
 from lacc.frontends.split import split
 from lacc.spec.syntax import Declare, Define, File, Node, Recur, Sized, Use
@@ -252,6 +256,28 @@ def test_one_variant_in_a_file() -> None:
     assert [d.code for d in faults("variant y\na = b")] == ["LA0110"]
 
 
+# ---- the parser
+
+
+@pytest.mark.parametrize("kept", [None, b"", b"garbage", b"\x80\x05."])
+def test_a_damaged_cache_of_the_grammar_does_no_harm(
+    kept: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "lacc"
+    if kept is not None:
+        folder.mkdir()
+        (folder / "grammar").write_bytes(kept)
+    monkeypatch.setattr(la, "user_cache_path", tmp_path.joinpath)
+    la.grammar.cache_clear()
+    assert body("a + b") == "(add a b)"
+    la.grammar.cache_clear()
+    assert body("a + b") == "(add a b)"
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(la, "user_cache_path", lambda name: tmp_path / "file" / name)
+    la.grammar.cache_clear()
+    assert body("a + b") == "(add a b)"
+
+
 # ---- nothing is lost
 
 
@@ -261,7 +287,7 @@ def test_splitting_loses_no_token(path, data) -> None:  # type: ignore[no-untype
     cut = data.draw(st.integers(0, len(text)))
     pieces, _ = split(Source("x.la", text[:cut]))
     spans = [piece.span for piece in pieces]
-    assert all(a.end <= b.start for a, b in zip(spans, spans[1:]))
+    assert all(a.end <= b.start for a, b in pairwise(spans))
     left = list(text[:cut])
     for span in spans:
         left[span.start : span.end] = " " * (span.end - span.start)
