@@ -158,6 +158,7 @@ def _under(x: Array, ndim: int) -> Array:
 
 
 def _exponent(value: Array, rank: int) -> Array:
-    """The log of the largest |entry| of ``value`` [B, H, *axes] along all but ``rank`` axes."""
+    """The log of the largest |entry| of ``value`` [B, H, *axes] along all but ``rank`` axes, and 0
+    where that is not a finite number."""
     size = np.abs(value).max(axis=tuple(range(2 + rank, value.ndim)))
-    return np.log(np.where(size > 0, size, 1))
+    return np.log(np.where((size > 0) & np.isfinite(size), size, 1))
