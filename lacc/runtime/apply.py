@@ -49,7 +49,7 @@ class Apply:
             xs = self._arrays(xs)
             cts = self.op.grad(self.site, ct, y, *xs)
         return [
-            fold(d, x, pad) if want and d is not None else None
+            fold(d, x, pad).astype(ct.dtype, copy=False) if want and d is not None else None
             for d, x, pad, want in zip(cts, xs, self.pads, wanted)
         ]
 
