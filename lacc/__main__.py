@@ -1,4 +1,7 @@
-"""From a command line comes an exit code: 0 fine, 1 spec error, 2 usage, 3 no such target here, 70 internal error."""
+"""A command line goes in, an exit code comes out.
+
+0 fine, 1 spec error or failed verify, 2 usage, 3 target not usable here, 70 internal error.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """The ``lacc`` command. An exception nobody expected becomes a report file, never a traceback."""
+    """The ``lacc`` command. What nobody expected becomes a report file, no traceback."""
     from lacc import report
     from lacc.cli import app
     from lacc.diagnostics import LaccError, render
@@ -38,7 +41,9 @@ def _internal_error() -> int:
     fault = sys.exc_info()[1]
     report.complain(f"error[LA0901]: internal error: {type(fault).__name__}: {fault}")
     report.complain(f"  = note: what is needed to see it again is in {path}")
-    report.complain("  = help: please send that file to the authors; LACC_DEBUG=1 shows the traceback")
+    report.complain(
+        "  = help: please send that file to the authors; LACC_DEBUG=1 shows the traceback"
+    )
     return 70
 
 

@@ -1,7 +1,8 @@
-"""From the words after ``lacc`` come calls of the driver, and from their results text, files and an exit code.
+"""From the words after ``lacc`` come calls of the driver, and from their results text, files and an
+exit code.
 
-Exit codes: 0 fine, 1 spec error or failed verify, 2 usage, 3 target not usable here, 70 internal error.
-"""
+Exit codes: 0 fine, 1 spec error or failed verify, 2 usage, 3 target not usable here, 70 internal
+error."""
 
 from __future__ import annotations
 
@@ -197,9 +198,10 @@ def run(
         except (ValueError, TypeError) as problem:
             raise typer.BadParameter(str(problem)) from None
     report.say(f"{loaded.name} on {target}")
-    report.say(report.pairs(result.rows()))
+    rows = result.rows()
     if kernel.plan is not None:
-        report.say(report.pairs([("plan", views.of_plan(kernel.plan, result.shape))]))
+        rows.append(("plan", views.of_choice(kernel.plan, result.dims, result.shape)))
+    report.say(report.pairs(rows))
 
 
 @app.command()

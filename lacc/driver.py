@@ -26,12 +26,12 @@ from lacc.spec.model import Spec
 from lacc.spec.syntax import File
 
 if TYPE_CHECKING:
-    from lacc.tile.derive import Derived
     from lacc.runtime.kernel import Kernel
+    from lacc.tile.derive import Derived
     from lacc.verify.report import Report
 
 Given = str | os.PathLike[str] | File | Spec
-"""A spec as users give it: a path, source text (more than one line), what a frontend read, or a checked spec."""
+"""A path, source text (more than one line), what a frontend read, or a checked spec."""
 
 
 def load(
@@ -41,33 +41,32 @@ def load(
 ) -> Spec:
     """The checked spec of a path or of source text (which has more than one line).
 
-    ``overrides`` sets dims and consts by name. Warnings are added to ``warnings``. Raises LaccError with every problem of
-    the file, OSError where there is no file.
+    ``overrides`` sets dims and consts by name. Warnings are added to ``warnings``. Raises LaccError
+    with every problem of the file, OSError where there is no file.
     """
     if isinstance(given, Spec):
         if not overrides:
             return given
         given = given.file
-    problems: list[Diagnostic] = []
-    folder: Path | None = None
+    file: File | None
     if isinstance(given, File):
-        file: File | None = given
+        file, problems = given, []
     else:
-        source, folder = _source(given)
-        file, problems = parse(source)
+        file, problems = parse(_source(given))
     if file is None:
         raise LaccError(problems)
-    checked = check(file, overrides, Loader(parse, folder), problems)
+    home = Path(file.source.name)
+    loader = Loader(parse, home.parent if home.is_file() else None)
+    checked = check(file, overrides, loader, problems)
     if warnings is not None:
         warnings += checked.warnings
     return checked.spec
 
 
-def _source(given: str | os.PathLike[str]) -> tuple[Source, Path | None]:
+def _source(given: str | os.PathLike[str]) -> Source:
     if isinstance(given, str) and "\n" in given:
-        return Source("<spec>", given), None
-    path = Path(given)
-    return Source.read(path), path.parent
+        return Source("<spec>", given)
+    return Source.read(Path(given))
 
 
 def compile(
@@ -81,9 +80,9 @@ def compile(
 ) -> Kernel:
     """The kernel of a spec for one target.
 
-    ``overrides`` set dims and consts (``K=64``); a dim that is not set is taken from the arrays of each call. ``dtype`` is what
-    to plan for, ``mode`` and ``chunk`` what a call without them uses. Raises LaccError.
-    """
+    ``overrides`` set dims and consts (``K=64``); a dim that is not set is taken from the arrays of
+    each call. ``dtype`` is what to plan for, ``mode`` and ``chunk`` what a call without them uses.
+    Raises LaccError."""
     target_named(target)
     spec = load(given, overrides)
     if target == "reference":
@@ -117,7 +116,8 @@ def emit(
         case "tile":
             return views.of_programs(analyse(spec))
         case "plan":
-            return views.of_plan(choose(analyse(spec), dtype=dtype, mode=mode, chunk=chunk))
+            plan = choose(analyse(spec), dtype=dtype, mode=mode, chunk=chunk)
+            return views.of_plan(plan)
     kernel = compile(spec, target, dtype=dtype, mode=mode, chunk=chunk)
     if kernel.source is None:
         reason = "it interprets the spec and emits nothing"
@@ -130,7 +130,10 @@ def explain_plan(spec: Spec, shape: Mapping[str, int], *, dtype: str = "float32"
     from lacc import views
     from lacc.plan.choose import choose
 
-    return views.of_plan(choose(analyse(spec), dtype=dtype), shape)
+    plan = choose(analyse(spec), dtype=dtype)
+    dims = {name: dim.default for name, dim in spec.dims.items()}
+    sizes = ", ".join(f"{name}={size}" for name, size in shape.items())
+    return f"{views.of_plan(plan)}\nat {sizes}: {views.of_choice(plan, dims, shape)}"
 
 
 def describe(spec: Spec) -> str:
@@ -164,7 +167,7 @@ def verify(
     progress: Callable[[int, int, str], None] | None = None,
     **overrides: float,
 ) -> Report:
-    """Every check of every mode of a spec on ``target`` against the reference; ``full`` draws more."""
+    """Every check of every mode on ``target`` against the reference; ``full`` draws more."""
     from lacc.verify.harness import verify
 
     spec = load(given, overrides)
@@ -258,7 +261,7 @@ def targets() -> dict[str, str]:
 
 
 def target_named(name: str) -> Target:
-    """The target called ``name``. Raises LaccError where there is none or it cannot be used here."""
+    """The target called ``name``. LaccError where none is, or not usable here."""
     if name not in TARGETS:
         hint = suggest(name, TARGETS) or f"the targets are {', '.join(TARGETS)}"
         raise LaccError([error("LA0701", None, name=name, hint=hint)])
@@ -268,7 +271,9 @@ def target_named(name: str) -> Target:
 
 
 def explain(name: str) -> str:
-    """The page of an error code, or the text of a library name. Raises KeyError where there is none."""
+    """The page of an error code, or the text of a library name. Raises KeyError where there is
+    none.
+    """
     if name in diagnostics.codes():
         return diagnostics.explain(name)
     text = loading.explain(name, Loader(parse))

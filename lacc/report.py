@@ -1,4 +1,4 @@
-"""From results come text on a terminal and files on disk: tables, progress, whole-or-nothing writes, fault reports."""
+"""Results go in; text on a terminal and files on disk come out: tables, progress, fault reports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pairs(rows: Sequence[tuple[str, str]], indent: int = 2) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A plain table; a column is flush right where all of its cells start with a digit or a sign."""
+    """A plain table; columns of numbers are flush right."""
     columns = list(zip(header, *rows))
     widths = [max(map(len, column)) for column in columns]
     right = [
@@ -63,7 +63,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A spinner on the terminal's standard error while the body runs, once that has taken a second."""
+    """A spinner on the terminal while the body runs, once that has taken a second."""
     if not sys.stderr.isatty():
         yield
         return
@@ -88,7 +88,7 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on the terminal's standard error; the function given takes what is done, of how many, and what is next."""
+    """A bar on the terminal's standard error, moved by (done, of how many, what is next)."""
     if not sys.stderr.isatty():
         yield lambda done, total, current: None
         return
@@ -131,7 +131,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def ignored_by_git(path: Path) -> str:
-    """What hides ``path`` from git, as ``.gitignore:12: *.la``; "" where nothing does or it is in no work tree."""
+    """The rule that hides ``path`` from git, as ``.gitignore:12: *.la``; "" where none does."""
     path = path.absolute()
     if not any((folder / ".git").exists() for folder in path.parents):
         return ""

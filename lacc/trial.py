@@ -1,4 +1,6 @@
-"""A kernel and arrays (or sizes to draw them in) go in; what one run of it gave, and how far it is off, comes out."""
+"""A kernel and arrays (or sizes to draw them in) go in; what one run of it gave, and how far it is
+off, comes out.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from lacc.verify.inputs import Sizes, draw
 
 if TYPE_CHECKING:
     from lacc.runtime.kernel import Kernel
+    from lacc.spec.model import Spec
 
 ROUNDS = 5
 LONGEST = 2.0
@@ -22,8 +25,11 @@ LONGEST = 2.0
 
 @dataclass(frozen=True)
 class Trial:
-    """One run: arguments, outputs and states by name, CPU-clock seconds a call, errors relative to max|reference|."""
+    """One run: arguments, outputs and states by name, seconds a call, errors relative to
+    max|reference|.
+    """
 
+    spec: Spec
     arguments: Mapping[str, Any]
     outputs: Mapping[str, Any]
     states: Mapping[str, Any]
@@ -34,6 +40,17 @@ class Trial:
     def shape(self) -> dict[str, int]:
         """B, T and H of the run, as the first output has them."""
         return dict(zip("BTH", next(iter(self.outputs.values())).shape))
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Every dim's value, as the arguments have it."""
+        dims = {name: dim.default for name, dim in self.spec.dims.items()}
+        for arg in self.spec.args:
+            if arg.ascii in self.arguments:
+                sizes = self.arguments[arg.ascii].shape[::-1]
+                dims |= {str(s): n for s, n in zip(arg.shape[::-1], sizes) if str(s) in dims}
+        plain = dict(dims)
+        return {name: dim.size.evaluate(plain) for name, dim in self.spec.dims.items()}
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line of a report."""
@@ -63,7 +80,8 @@ def trial(
     dtype: str = "float32",
     seed: int = 0,
 ) -> Trial:
-    """One run of ``kernel`` on ``arrays``, or on ones drawn within the promises at ``shape`` (B, T, H, G).
+    """One run of ``kernel`` on ``arrays``, or on ones drawn within the promises at ``shape`` (B, T,
+    H, G).
 
     Raises ValueError or TypeError where the arrays do not fit.
     """
@@ -82,13 +100,15 @@ def trial(
         want, want_states = reference(**wide)
         wanted = _named(kernel.spec.outputs, want) | want_states._asdict()
         errors = {name: relative_error(x, wanted[name]) for name, x in (found | fields).items()}
-    return Trial(arrays, found, fields, statistics.median(times), errors)
+    return Trial(kernel.spec, arrays, found, fields, statistics.median(times), errors)
 
 
 def draw_arguments(
     kernel: Kernel, shape: Mapping[str, int], *, dtype: str, seed: int
 ) -> dict[str, Any]:
-    """Arguments of ``kernel`` by name that keep every promise of its spec; optional ones are left out."""
+    """Arguments of ``kernel`` by name that keep every promise of its spec; optional ones are left
+    out.
+    """
     spec = kernel.spec
     omit = tuple(a.ascii for a in spec.args if a.default is not None)
     sizes = Sizes(shape.get("B", 1), shape.get("T", 256), shape.get("H", 4), shape.get("G", 1))
@@ -105,7 +125,9 @@ def as_dtype(name: str) -> Any:
 
 
 def relative_error(got: Any, want: Any) -> float:
-    """max|got - want| over max|want|; 0 for empty arrays, NaN where one is NaN and the other is not."""
+    """max|got - want| over max|want|; 0 for empty arrays, NaN where one is NaN and the other is
+    not.
+    """
     want = np.asarray(want, np.float64)
     got = np.asarray(got).astype(np.float64)
     if not want.size:

@@ -1,4 +1,6 @@
-"""A spec, its recurrences, its tile programs or its plan go in; the text that `--emit` and `explain` print comes out."""
+"""A spec, its recurrences, its tile programs or its plan go in; the text that `--emit` and
+`explain` print comes out.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from lacc.spec.shapes import show as show_shape
 
 if TYPE_CHECKING:
     from lacc.analysis.transition import Factor, Recurrence
-    from lacc.plan.choose import Plan
+    from lacc.plan.plan import Plan
     from lacc.tile.derive import Derived
 
 SIDES: Mapping[tuple[int, ...], str] = {(): "", (0,): "rows ", (1,): "columns ", (0, 1): "entries "}
@@ -82,15 +84,18 @@ def of_programs(derived: Derived) -> str:
     return "\n\n".join(parts)
 
 
-def of_plan(plan: Plan, shape: Mapping[str, int] | None = None) -> str:
-    """The choices of a plan and why; at ``shape`` (B, T, H) also what a call of that size does."""
-    lines = [f"machine {plan.machine}: mode {plan.mode}, {plan.chunk} tokens a chunk"]
-    lines += [f"  {reason}" for reason in plan.why]
-    if shape is not None:
-        sizes = ", ".join(f"{name}={size}" for name, size in shape.items())
-        mode = "parallel" if shape.get("T", 0) <= plan.parallel else plan.mode
-        chunks = (
-            f", {-(-shape['T'] // plan.chunk)} chunks" if mode == "chunk" and "T" in shape else ""
-        )
-        lines.append(f"at {sizes}: mode {mode}{chunks}")
-    return "\n".join(lines)
+def of_plan(plan: Plan) -> str:
+    """The reasons of a plan."""
+    return "\n".join([f"for the machine {plan.machine}", *plan.why])
+
+
+def of_choice(plan: Plan, dims: Mapping[str, int], shape: Mapping[str, int]) -> str:
+    """What a call of ``shape`` (B, T, H) does, and what it should cost."""
+    length, heads = shape.get("T", 1), shape.get("B", 1) * shape.get("H", 1)
+    mode, tokens = plan.choose(length, heads, dims)
+    if mode == "recurrent":
+        cost = plan.by_token(length, heads, dims)
+    else:
+        cost = plan.nanoseconds(tokens, length, heads, dims)
+    chosen = f"{mode}, {tokens} tokens at a time" if mode == "chunk" else mode
+    return f"{chosen}: {cost / 1e6:.3g} ms forward on the machine {plan.machine}"

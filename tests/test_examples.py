@@ -9,7 +9,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +84,18 @@ def test_a_python_twin_means_the_same(path: Path) -> None:
     twin = getattr(module, path.stem)
     key = "o[0,7,1,:8]"
     assert numbers(twin, key) == numbers(ROOT / "examples" / f"{path.stem}.la", key)
+
+
+def test_the_character_model_trains_and_decodes_as_it_trains() -> None:
+    program = ROOT / "examples" / "apps" / "char_lm.py"
+    done = subprocess.run(
+        [sys.executable, str(program), "--steps", "4"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    losses = [float(x) for x in re.findall(r"([\d.]+) bits a character", done.stdout)]
+    apart = re.search(r"logits differ by (\S+),", done.stdout)
+    assert losses[-1] < losses[0]
+    assert apart and float(apart[1]) < 1e-3
