@@ -7,29 +7,54 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import ROOT
 
-from lacc.diagnostics import Diagnostic, LaccError, Note, Source, Span, codes, entry, error
-from lacc.diagnostics import explain, render, suggest, warning
-from lacc.driver import load
+from lacc import driver
+from lacc.diagnostics import (
+    Diagnostic,
+    LaccError,
+    Note,
+    Source,
+    Span,
+    codes,
+    entry,
+    error,
+    explain,
+    render,
+    suggest,
+    warning,
+)
 
 CASES = sorted((ROOT / "tests" / "errors").glob("*.la"))
-NO_CASE = {
-    "LA0130": "Python, see test_embedded",
-    "LA0131": "a Python function without a source, see test_embedded",
-}
-"""Codes that no `.la` file can get, and where they are tested."""
+PYTHON = ("LA0130", "LA0131")
+"""Codes of decorated functions, which `test_embedded` tests."""
 
-NO_EXAMPLE = {
-    "LA0101": "bytes that are no text",
-    "LA0231": "a spec without an output",
-    "LA0404": "a base beside the file",
-    "LA0405": "a base beside the file",
-} | NO_CASE
-"""Codes whose page shows no spec."""
+ADDITIVE = """variant additive
+dim K = 4, V = 4
+input q, k : [K]
+input v : [V]
+state S : [K, V]
+output o : [V]
+S[t] = S[t-1] + k @ v.T
+o = S[t].T @ q
+"""
+LAST = ADDITIVE.replace("o = S[t]", "o = S[T]")
+ARRAYS = (np.ones((1, 4)),) * 3
+REQUESTS: dict[str, Callable[[], object]] = {
+    "LA0602": lambda: driver.compile(LAST, "reference").step(*ARRAYS),
+    "LA0701": lambda: driver.compile(ADDITIVE, "nunpy"),
+    "LA0702": lambda: driver.emit(ADDITIVE, "code", "reference"),
+    "LA0703": lambda: driver.compile(ADDITIVE, "reference")(*ARRAYS, mode="chunk"),
+}
+"""Codes that answer a request, not a spec: what is asked for."""
+
+NO_EXAMPLE = {"LA0101", *PYTHON, *REQUESTS}
+"""Codes whose page shows no spec that gets it."""
 
 
 def diagnose(given: Path | str) -> list[Diagnostic]:
@@ -38,10 +63,10 @@ def diagnose(given: Path | str) -> list[Diagnostic]:
     overrides = {k: float(v) for k, v in re.findall(r"^# -D (\w+)=(\S+)$", text, re.MULTILINE)}
     found: list[Diagnostic] = []
     try:
-        load(given, overrides, found)
+        spec = driver.load(given, overrides, found)
     except LaccError as fault:
-        found += fault.diagnostics
-    return found
+        return [*fault.diagnostics]
+    return found + driver.lints(spec)
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -55,10 +80,18 @@ def test_a_wrong_spec_gets_its_diagnostics(path: Path, monkeypatch: pytest.Monke
     assert render(found) + "\n" == golden.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("code", REQUESTS)
+def test_a_request_that_cannot_be_served_gets_its_diagnostic(code: str) -> None:
+    with pytest.raises(LaccError) as caught:
+        REQUESTS[code]()
+    assert [d.code for d in caught.value.diagnostics] == [code]
+
+
 def test_every_code_has_a_case_and_every_rendering_a_spec() -> None:
     covered = {path.name[:6] for path in CASES}
-    assert covered | NO_CASE.keys() == set(codes())
-    assert not covered & NO_CASE.keys()
+    assert covered | REQUESTS.keys() | set(PYTHON) == set(codes())
+    text = (ROOT / "tests" / "test_embedded.py").read_text(encoding="utf-8")
+    assert all(code in text for code in PYTHON)
     assert {p.stem for p in CASES} == {p.stem for p in CASES[0].parent.glob("*.txt")}
 
 
@@ -68,7 +101,6 @@ def test_a_page_shows_the_mistake_and_what_to_write_instead(code: str) -> None:
     assert page.startswith(f"{code}: {entry(code).title}\n\n")
     blocks = re.findall(r"## (\w+)\n\n```la\n(.*?)```", page, re.DOTALL)
     if code in NO_EXAMPLE:
-        assert not blocks
         return
     assert [name for name, _ in blocks] == ["Example", "Instead"]
     wrong, right = (text if code == "LA0109" else whole(text) for _, text in blocks)
@@ -89,7 +121,7 @@ FRAME = {
     "S[t]": "S[t] = S[t-1] + k @ v.T",
     "o =": "o = S[t].T @ q",
 }
-"""The statements that a page leaves out, by what they declare or define; a page's own stand at the empty line."""
+"""The statements that a page leaves out, by what they define; its own stand at the empty line."""
 
 
 DECLARES = re.compile("(variant|dim|const|input|param|buffer|state|output|feature|gate|use)[^:=]*")
@@ -123,7 +155,7 @@ def test_every_code_in_the_sources_is_in_the_catalogue_and_back() -> None:
 # ---- rendering
 
 
-def shown(text: str, start: int, end: int, **options: object) -> list[str]:
+def shown(text: str, start: int, end: int) -> list[str]:
     """The excerpt of characters ``start`` to ``end`` of a text."""
     span = Span(Source("x.la", text), start, end)
     return error("LA0122", span, sign="<").render().splitlines()[1:-1]
