@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from lacc.diagnostics import LaccError, error
 from lacc.runtime.promises import aligned, evaluate, holds, said
 from lacc.spec.model import Arg, Expr, Promise, Spec
 from lacc.spec.shapes import show
@@ -39,10 +40,6 @@ class Sizes:
     G: int = 1
     P: int = 0
     dims: Mapping[str, int] = field(default_factory=dict)
-
-
-class CannotDraw(ValueError):
-    """The promises of an argument could not be met; the message names it and them."""
 
 
 @dataclass
@@ -111,7 +108,8 @@ def draw(
 ) -> dict[str, Array]:
     """All inputs and params by ASCII name (optional ones too), in the shapes of the API.
 
-    Buffers with a sampler and the names in ``omit`` are left out. Raises CannotDraw.
+    Buffers with a sampler and the names in ``omit`` are left out. Raises LaccError
+    where the promises of an argument could not be met.
     """
     if regime not in REGIMES:
         raise ValueError(f"regime: expected one of {', '.join(REGIMES)}, got {regime!r}")
@@ -273,9 +271,11 @@ def _mend(
         done = drawing.kept(arg, promises, x)
     if not done.all():
         words = ", ".join(said(p) for p in promises)
-        raise CannotDraw(
-            f"no {arg.role} {arg.name} of shape {show(arg.shape)} was found that keeps {words}"
+        shape = show(arg.shape)
+        fault = error(
+            "LA0505", promises[0].span, role=arg.role, name=arg.name, shape=shape, promises=words
         )
+        raise LaccError([fault])
     return x
 
 

@@ -36,13 +36,14 @@ class Cell:
 
     def __str__(self) -> str:
         if self.worst is None:
-            return f"grows to {self.growth:.0e}" if self.growth else "–"
+            return "grows" if self.growth else "–"
         mark = "" if self.passed else "FAIL "
         if self.worst.quantity == CALL:
             return f"{mark}raises"
         if self.worst.limit == 0:
             return "exact" if self.passed else f"{mark}not exact"
-        return f"{mark}{_short(self.worst.error)} / {_short(self.worst.limit)}"
+        numbers = f"{_short(self.worst.error)} / {_short(self.worst.limit)}"
+        return f"{mark}{numbers}{', grows' if self.growth else ''}"
 
 
 def _short(x: float) -> str:
@@ -82,6 +83,15 @@ class Report:
                 lines.append(f"{row}, {column}: {f.case if f.quantity == CALL else off}{more}")
         return tuple(lines)
 
+    @property
+    def growths(self) -> tuple[str, ...]:
+        """What was not compared, the reference being too large."""
+        return tuple(
+            f"{row}, {column}: the reference grows to {cell.growth:.0e}, which is not compared"
+            for (row, column), cell in self.cells.items()
+            if cell.growth
+        )
+
     def __str__(self) -> str:
         body = [(row, *(str(self.cells[row, c]) for c in self.columns)) for row in self.rows]
         table = [(self.spec, *self.columns), *body]
@@ -89,7 +99,8 @@ class Report:
         lines = ["  ".join(f"{c:<{w}}" for c, w in zip(row, widths)).rstrip() for row in table]
         lines.insert(1, "  ".join("-" * w for w in widths))
         verdict = "every check passed" if self.passed else f"{len(self.failures)} checks failed"
-        return "\n".join([*lines, "", *self.notes, verdict, *(f"  {f}" for f in self.failures)])
+        said = (*self.notes, *self.growths, verdict, *(f"  {line}" for line in self.failures))
+        return "\n".join([*lines, "", *said])
 
     def __rich__(self) -> Table:
         from rich.table import Table
