@@ -202,18 +202,21 @@ class Bounds(ABC):
             below = (index, power)
             for term, coefficient, strict in self._parts(index):
                 raised = self.algebra.merged(tuple((a, p * -power) for a, p in term), ())
-                if raised is None or len(raised.terms) != 1:
+                if raised is None or len(raised.terms) != 1 or raised.terms[0][1] != 1:
                     continue
                 ((numerator, _),) = raised.terms
+                limit = coefficient ** float(power)
                 for candidate in (numerator, self._entrywise(numerator)):
                     if candidate and all(_covers(powers.get(a, _NONE), p) for a, p in candidate):
-                        limit = coefficient ** float(power)
-                        bound = Interval(0.0, limit, False, strict)
+                        bound = Interval(-limit, limit, strict, strict)
+                        if self._product([(one,) for one in candidate]).lo >= 0:
+                            bound = Interval(0.0, limit, False, strict)
                         found.append((times(candidate, (below,)), bound))
             if _is_norm(atom):
                 entry = (atom.mono[0][0], -2 * power)
                 if _covers(powers.get(entry[0], _NONE), entry[1]):
-                    found.append((tuple(sorted((entry, below))), Interval(0.0, 1.0)))
+                    bound = Interval(0.0 if entry[1] % 2 == 0 else -1.0, 1.0)
+                    found.append((tuple(sorted((entry, below))), bound))
         return found
 
     def _parts(self, index: int) -> list[tuple[Mono, float, bool]]:

@@ -10,7 +10,7 @@ runs through is where one step ends and the next begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, combinations
@@ -108,19 +108,22 @@ def _is_linear(spec: Spec, recurrence: Recurrence) -> bool:
     return True
 
 
-def stability_warning(spec: Spec, recurrence: Recurrence, verdict: Stability) -> Diagnostic | None:
-    """LA0501 where the promises allow growth."""
-    if verdict.witness is None:
-        return None
-    culprit = spec.state(recurrence.states[0])
-    return warning(
-        "LA0501",
-        culprit.update.span,
-        state=" and ".join(recurrence.states),
-        inputs=_inputs(verdict.witness),
-        factor=f"{verdict.witness.factor:.3g}",
-        help=verdict.help,
-    )
+def stability_warnings(spec: Spec, recurrences: Iterable[Recurrence]) -> list[Diagnostic]:
+    """LA0501 for every recurrence that the promises allow to grow."""
+    ranges = Ranges(spec)
+    verdicts = ((r, stability(spec, r, ranges)) for r in recurrences)
+    return [
+        warning(
+            "LA0501",
+            spec.state(recurrence.states[0]).update.span,
+            state=" and ".join(recurrence.states),
+            inputs=_inputs(verdict.witness),
+            factor=f"{verdict.witness.factor:.3g}",
+            help=verdict.help,
+        )
+        for recurrence, verdict in verdicts
+        if verdict.witness is not None
+    ]
 
 
 # ---- proofs --------------------------------------------------------------------------------------
