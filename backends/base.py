@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import keyword
 from collections.abc import Iterable, Mapping
 
@@ -9,18 +10,29 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from lacc.tile.program import Program
 
-_FROM_OP = {
+STEMS = {
+    "add": "added",
     "contract": "product",
-    "levels": "decay",
-    "prefix": "up",
-    "suffix": "down",
-    "whole": "total",
-    "matrix": "between",
-    "gram": "pairs",
     "decayed": "read",
-    "solve": "solved",
-    "scan": "scanned",
+    "div": "ratio",
+    "exp": "raised",
+    "expand": "wide",
+    "gram": "pairs",
+    "largest": "top",
+    "levels": "decay",
     "mask": "pairs",
+    "matrix": "between",
+    "mul": "scaled",
+    "neg": "negated",
+    "pow": "power",
+    "prefix": "up",
+    "rename": "tile",
+    "scan": "scanned",
+    "solve": "solved",
+    "sub": "difference",
+    "suffix": "down",
+    "sum": "summed",
+    "whole": "total",
 }
 
 
@@ -60,17 +72,21 @@ def parameters(arguments: Iterable[Mapping[str, object]]) -> str:
     return ", ".join(found)
 
 
-def variable_names(program: Program, taken: Iterable[str]) -> list[str]:
-    """A name for every value: its hint or its op, numbered where that is taken."""
-    used = {*taken, *keyword.kwlist}
-    names = []
-    for inst in program.body:
-        stem = inst.name if inst.name.isidentifier() else _FROM_OP.get(inst.op, inst.op)
-        stem = stem if stem.isidentifier() and not keyword.iskeyword(stem) else "x"
-        name, n = stem, 1
-        while name in used:
-            n += 1
-            name = f"{stem}{n}" if not stem[-1].isdigit() else f"{stem}_{n}"
-        used.add(name)
-        names.append(name)
-    return names
+class Variables(dict[int, str]):
+    """Names of a program's values, given when first asked for: the hint or the op, numbered where that is taken."""
+
+    def __init__(self, program: Program, taken: Iterable[str]) -> None:
+        super().__init__()
+        self._program = program
+        self._used = {*taken, *keyword.kwlist, *dir(builtins)}
+
+    def __missing__(self, n: int) -> str:
+        inst = self._program.body[n]
+        stem = inst.name if inst.name.isidentifier() else STEMS.get(inst.op, inst.op)
+        name, k = stem, 1
+        while name in self._used:
+            k += 1
+            name = f"{stem}_{k}" if stem[-1].isdigit() else f"{stem}{k}"
+        self._used.add(name)
+        self[n] = name
+        return name

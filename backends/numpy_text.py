@@ -178,6 +178,11 @@ def _runs(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     return Text(f"{code}[..., 0]" if scalar else code)
 
 
+def _opaque(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    args = [timed(x, have) for x, have in zip(ins[:-1], axes)]
+    return Text(f"{inst.op}({', '.join([*args, ins[-1].code])})")
+
+
 def _whole(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     ct = [] if inst.op == "whole" else [ins[0].code if axes[0] else f"{ins[0].within(ATOM)}[..., None]"]
     code = f"{inst.op}({', '.join([*ct, ins[-1].code])})"
@@ -274,8 +279,9 @@ CALLS: dict[str, Call] = {
     "whole_pull": _whole,
     "matrix": lambda f, i, x, a: Text(f"between({x[0].code})"),
     "matrix_pull": lambda f, i, x, a: Text(f"between_pull({x[0].code}, {x[1].code})[..., 0]"),
-    **{op: _runs for op in ("prefix", "suffix", "gram", "decayed", "decayed_back", "gram_pull")},
-    **{op: _runs for op in ("prefix_pull", "suffix_pull")},
+    **{op: _runs for op in ("prefix", "suffix", "gram", "decayed", "prefix_pull", "suffix_pull")},
+    **{op: _opaque for op in ("meet", "meet_pull", "decayed_pull")},
+    "pick": lambda f, i, x, a: Text(f"{x[0].code}[{i.value}]" + ("" if len(i.axes) > 1 else "[..., 0]")),
     "take": _take,
     "put": _put,
     "concat": _concat,

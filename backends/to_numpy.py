@@ -12,7 +12,7 @@ from pprint import pformat
 
 from lacc import __version__
 from lacc.backends import paste
-from lacc.backends.base import environment, variable_names
+from lacc.backends.base import environment, Variables
 from lacc.backends.numpy_text import ATOM, ELEMENTWISE, Formats, Text, size_text
 from lacc.plan.choose import Plan
 from lacc.runtime.contract import Signature
@@ -20,7 +20,7 @@ from lacc.spec.model import Spec
 from lacc.spec.shapes import Size
 from lacc.tile.derive import Derived, Pass, Token
 from lacc.tile.program import Axes, Inst, Program
-from lacc.tile.rewrite import free_carry_of_solves
+from lacc.tile.rewrite import free_carry_of_solves, meet_once
 from lacc.tile.split import FIXED, phases
 
 CONTRACT, BLOCKS = "lacc.runtime.contract", "lacc.runtime.blocks"
@@ -98,7 +98,8 @@ def _taken() -> set[str]:
 
 
 def _words(text: str) -> set[str]:
-    return set("".join(c if c.isalnum() or c == "_" else " " for c in text).split())
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return set("".join(c if c.isalnum() or c == "_" else " " for c in code).split())
 
 
 def _shape(shape: tuple[Size, ...]) -> str:
@@ -145,7 +146,7 @@ def _arguments(spec: Spec) -> list[dict[str, object]]:
 class _Writer:
     """Writes the values of one program as lines of Python."""
 
-    def __init__(self, spec: Spec, program: Program, names: list[str], lengths: dict[str, str], lead: int) -> None:
+    def __init__(self, spec: Spec, program: Program, names: Variables, lengths: dict[str, str], lead: int) -> None:
         self.spec = spec
         self.program = program
         self.names = names
@@ -160,13 +161,23 @@ class _Writer:
         self.texts: dict[int, Text] = {}
         self.line = 0
 
-    def lines(self, wanted: list[int], comments: bool = False, crossing: frozenset[int] = frozenset()) -> list[str]:
-        """Assignments of the values ``wanted``, in order; what is used once is written where it is used."""
+    def lines(
+        self,
+        wanted: list[int],
+        comments: bool = False,
+        crossing: frozenset[int] = frozenset(),
+        aliased: frozenset[int] = frozenset(),
+    ) -> list[str]:
+        """Assignments of the values ``wanted``, in order; what is used once is written where it is used.
+
+        Values that cross to another phase have a name, those of ``aliased`` not where they are another name already.
+        """
         found: list[str] = []
         for n in wanted:
             inst = self.program.body[n]
             text = self.text(inst)
-            if n not in crossing and self._inlined(n, inst, text):
+            alias = text.code.isidentifier() and n in aliased
+            if (n not in crossing or alias) and self._inlined(n, inst, text):
                 self.texts[n] = text
                 continue
             if comments and inst.line and inst.line != self.line and not self._is_cheap(inst):
@@ -252,8 +263,8 @@ class _Pass:
         self.token = token
         self.number = number
         self.reverse = reverse
-        self.forward = free_carry_of_solves(stage.forward, "state")
-        self.backward = free_carry_of_solves(stage.backward, "dstate")
+        self.forward = meet_once(free_carry_of_solves(stage.forward, "state"))
+        self.backward = meet_once(free_carry_of_solves(stage.backward, "dstate"))
         both = (self.forward, self.backward)
 
         def loaded(*kinds: str) -> list[str]:
@@ -329,7 +340,7 @@ class _Body:
         self.phase = [min(p, 0) for p in found] if owner.token else list(found)
         self.last = 0 if owner.token else 2 * len(self.loops)
         self.local = _locals(owner, {d for s in program.sizes.values() for d in s.dims})
-        self.names = variable_names(program, self.local.used)
+        self.names = Variables(program, self.local.used)
         for n, inst in enumerate(program.body):
             if inst.op == "load":
                 self.names[n] = self._loaded(*inst.value)  # type: ignore[misc]
@@ -367,10 +378,9 @@ class _Body:
     def prepared(self) -> tuple[list[str], str]:
         """Lines of the fixed phase and the tuple of what other phases use of it."""
         writer = self._writer()
-        suffix = "" if self.carried == "state" else "_"
-        for n in self._of(FIXED):
-            if self.program.body[n].op != "load":
-                writer.names[n] = self.names[n] + suffix
+        for n in self._of(FIXED) if self.carried == "dstate" else ():
+            if self.program.body[n].op != "load" and n in self.crossing:
+                writer.names[n] = f"{self.names[n]}_"
         lines = []
         for n in self._of(FIXED):
             if self.program.body[n].op == "load":
@@ -415,7 +425,7 @@ class _Body:
 
     def _section(self, writer: _Writer, phase: int, comments: bool) -> list[str]:
         wanted = [n for n in self._of(phase) if self.program.body[n].op != "load"]
-        return writer.lines(wanted, comments, self.crossing)
+        return writer.lines(wanted, comments, self.crossing, frozenset(wanted))
 
     def _loop(self, writer: _Writer, number: int, comments: bool) -> list[str]:
         """The loop over the block's chunks that carries one group of states, and what it leaves for every chunk."""
@@ -434,7 +444,9 @@ class _Body:
         kept = {self.local[self.carried, s] for s in states if self.carried == "state"}
         kept |= {name for n, name in loads.items() if n in self.crossing}
         shown = [n for n in wanted if n in self.crossing and n not in outs.values()]
-        shown += [n for n in outs.values() if n is not None and self._read_after(n, phase)]
+        shown += [
+            n for n in outs.values() if n is not None and n not in loads and self._read_after(n, phase)
+        ]
         every = "range(n)" if self.carried == "state" else "reversed(range(n))"
         stacked = [*sorted(kept), *(self.names[n] for n in shown)]
         result = [f"{name}_at = [None] * n" for name in stacked]
@@ -526,7 +538,7 @@ def _numbers(program: Program) -> frozenset[int]:
 
 def _plain(spec: Spec, program: Program, head: str, doc: str) -> Function:
     """A function without phases: arrays by name in, arrays by name of output out."""
-    names = variable_names(program, [*RESERVED, *_taken(), *spec.dims, "C", "x"])
+    names = Variables(program, [*RESERVED, *_taken(), *spec.dims, "C", "x"])
     writer = _Writer(spec, program, names, _lengths(program), 3)
     source = {"input": "x", "dstate": "dstates"}
     for n, inst in enumerate(program.body):

@@ -115,6 +115,7 @@ class ChunkBuilder(Reader):
     def read_by(self, name: str, axis: int, query: int, strict: bool) -> int:
         """Σ over ``axis`` of query · S[t] (S[t-1] where ``strict``), for all tokens of the chunk."""
         f, own = self.f, self.axes_of(name)
+        self.lower.tag(self.spec.state(name).update)
         query = f.expand(query, ("t",))
         value = self._from_start(name, axis, query, strict)
         for write in self.writes(name):
@@ -167,6 +168,7 @@ class ChunkBuilder(Reader):
             if decay.axes == wanted:
                 axes = tuple(own[a] for a in wanted)
                 value = self.f.expand(self.lower.on(decay.expr, axes), ("t", *axes))
+                self.lower.tag(self.spec.state(name).update)
                 return self.f.op("levels", (value,), (decay.space == "log", strict))
         return None
 
@@ -175,6 +177,7 @@ class ChunkBuilder(Reader):
     def writes(self, name: str) -> list[dict[int, int]]:
         """What the chunk's tokens add to the state: for each term a tile per axis; scalars are on the first."""
         if name not in self._writes:
+            self.lower.tag(self.spec.state(name).update)
             recurrence = self.forms[name].recurrence
             terms = [self._write(name, write) for write in recurrence.writes]
             for erase in recurrence.erases:
@@ -225,6 +228,7 @@ class ChunkBuilder(Reader):
         """S1."""
         f, state = self.f, self.spec.state(name)
         own = self.axes_of(name)
+        self.lower.tag(state.update)
         if not self.forms[name].contracted:
             self._scanned(name)
             local, prefix = self._parts[name]

@@ -8,8 +8,7 @@ a product over a contiguous run of tokens, so a factor of 0 (g = -inf) is exact 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,21 +16,58 @@ from numpy.typing import NDArray
 Array = NDArray[np.floating]
 
 
-@dataclass(slots=True)
 class Levels:
     """Products over runs of tokens, by recursive halving of the chunk.
 
-    At level ``l`` (runs of m = 2**l tokens), ``up[l][t]`` multiplies the run of t from its start to t, ``down[l][s]`` the run of
-    s from after s to its end, ``whole[l]`` entire runs. A pair (t, s) meets at the level where t lies in the right run and s in
-    the left one of two neighbours: P[t, s] = up[l][t] * down[l][s]. The last level holds one run: all C tokens.
+    At a level with runs of m tokens, ``up[t]`` multiplies the run of t from its start to t, ``down[s]`` the run of s from after s
+    to its end. A pair (t, s) meets at the level where t lies in the right run and s in the left one of two neighbours:
+    P[t, s] = up[t] * down[s]. At the last level one run holds all tokens. ``totals[l]`` are whole runs of 2**l tokens; from
+    logs they are the exp of a sum, but for the shortest, so that slow decays keep their digits over a long sequence.
     """
 
-    up: list[Array]
-    down: list[Array]
-    whole: list[Array]
-    tokens: int
-    log: bool
-    strict: bool
+    def __init__(self, g: Array, log: bool, strict: bool) -> None:
+        self.tokens, self.log, self.strict = g.shape[-2], log, strict
+        self.size = 1 << max(self.tokens - 1, 0).bit_length()
+        g = padded(g, -2, self.size, 0.0 if log else 1.0)
+        self.totals = [np.exp(g) if log else g]
+        while g.shape[-2] > 1:
+            left, right = halves(g, 1)
+            g = (left + right if log else left * right)[..., 0, :]
+            if log and len(self.totals) > 2:
+                self.totals.append(np.exp(g))
+            else:
+                left, right = halves(self.totals[-1], 1)
+                self.totals.append((left * right)[..., 0, :])
+        self.ends: tuple[Array, Array] | None = None
+
+    def walk(self, *grown: tuple[Array, Array]) -> Iterator[int]:
+        """The m of each level but the last. Between levels each (x, y) of ``grown``, first up and down times something at
+        level 0, is multiplied so that it is that at the next level."""
+        for n, total in enumerate(self.totals[:-1]):
+            m = 1 << n
+            yield m
+            left, right = halves(total, 1)
+            for x, y in grown:
+                np.multiply(lower := halves(x, m)[1], left, out=lower)
+                np.multiply(upper := halves(y, m)[0], right, out=upper)
+
+    def start(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """Arrays of their own for up · x and down · y at level 0, broadcast to one shape."""
+        factor = self.totals[0]
+        lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2], factor.shape[:-2])
+        up = x if self.strict else x * factor
+        if up is x or up.shape[:-2] != lead:
+            up = np.array(np.broadcast_to(up, (*lead, *up.shape[-2:])), order="K")
+        return up, np.array(np.broadcast_to(y, (*lead, *y.shape[-2:])), order="K")
+
+    def prefix_suffix(self) -> tuple[Array, Array]:
+        """``up`` and ``down`` of the last level."""
+        if self.ends is None:
+            one = np.ones_like(self.totals[0])
+            self.ends = self.start(one, one)
+            for _ in self.walk(self.ends):
+                pass
+        return self.ends
 
 
 def halves(x: Array, m: int) -> tuple[Array, Array]:
@@ -50,39 +86,23 @@ def padded(x: Array, axis: int, tokens: int, fill: float = 0.0) -> Array:
 
 
 def levels(g: Array, log: bool, strict: bool) -> Levels:
-    """The runs' products for decays ``g`` [..., C, D]; ``strict`` leaves a token's own factor out of ``up``."""
-    tokens = g.shape[-2]
-    size = 1 << max(tokens - 1, 0).bit_length()
-    g = padded(g, -2, size, 0.0 if log else 1.0)
-    factor = np.exp(g) if log else g
-    up, down = [np.ones_like(g) if strict else factor], [np.ones_like(g)]
-    total, whole, m = g, [factor], 1
-    while m < size:
-        left, right = halves(whole[-1], 1)
-        up.append(up[-1].copy())
-        down.append(down[-1].copy())
-        halves(up[-1], m)[1][...] *= left
-        halves(down[-1], m)[0][...] *= right
-        first, second = halves(total, 1)
-        total = (first + second if log else first * second)[..., 0, :]
-        whole.append(np.exp(total) if log else total)
-        m *= 2
-    return Levels(up, down, whole, tokens, log, strict)
+    """The runs of decays ``g`` [..., C, D]; ``strict`` leaves a token's own factor out of ``up``."""
+    return Levels(g, log, strict)
 
 
 def prefix(d: Levels) -> Array:
     """The product from the chunk's start to each token [..., C, D] (without its own factor where strict)."""
-    return d.up[-1][..., : d.tokens, :]
+    return d.prefix_suffix()[0][..., : d.tokens, :]
 
 
 def suffix(d: Levels) -> Array:
     """The product after each token to the chunk's end [..., C, D]."""
-    return d.down[-1][..., : d.tokens, :]
+    return d.prefix_suffix()[1][..., : d.tokens, :]
 
 
 def whole(d: Levels) -> Array:
     """The product of the whole chunk [..., D]."""
-    return d.whole[-1][..., 0, :]
+    return d.totals[-1][..., 0, :]
 
 
 def pair_block(a: Array, m: int) -> Array:
@@ -95,75 +115,85 @@ def pair_block(a: Array, m: int) -> Array:
     )
 
 
-def gram(x: Array, y: Array, d: Levels) -> Array:
-    """A[t, s] = sum_d x[t, d] y[s, d] P[t, s, d] for s <= t (s < t where strict), else 0: [..., C, C]."""
-    size = d.up[0].shape[-2]
-    x, y = padded(x, -2, size), padded(y, -2, size)
-    lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2], d.up[0].shape[:-2])
-    a = np.zeros((*lead, size, size), x.dtype)
-    m = 1
-    for up, down in zip(d.up, d.down):
-        if m == size:
-            break
-        right = halves(x * up if x.shape[-1] >= up.shape[-1] else up * x, m)[1]
-        left = halves(y * down, m)[0].swapaxes(-1, -2)
-        pair_block(a, m)[...] = right * left if right.shape[-1] == 1 else right @ left
-        m *= 2
+def meet(x: Array, y: Array, d: Levels) -> tuple[Array, Array, Array]:
+    """A[t, s] = sum_d x[t, d] y[s, d] P[t, s, d] for s <= t (s < t where strict), else 0: [..., C, C]; and on the way
+    x · prefix and y · suffix [..., C, D]."""
+    x, y = padded(x, -2, d.size), padded(y, -2, d.size)
+    up, down = d.start(x, y)
+    a = np.zeros((*up.shape[:-2], d.size, d.size), x.dtype)
+    for m in d.walk((up, down)):
+        np.matmul(halves(up, m)[1], halves(down, m)[0].swapaxes(-1, -2), out=pair_block(a, m))
     if not d.strict:
-        np.einsum("...tt->...t", a)[...] = (x * y).sum(-1)
+        np.einsum("...td,...td->...t", x, y, out=np.einsum("...tt->...t", a))
+    return a[..., : d.tokens, : d.tokens], up[..., : d.tokens, :], down[..., : d.tokens, :]
+
+
+def gram(x: Array, y: Array, d: Levels) -> Array:
+    """The A of `meet`."""
+    return meet(x, y, d)[0]
+
+
+def between(d: Levels) -> Array:
+    """P[t, s] of one scalar decay a token: [..., C, C], 0 where s > t (s >= t where strict)."""
+    one = np.ones_like(d.totals[0])
+    up, down = d.start(one, one)
+    a = np.zeros((*up.shape[:-2], d.size, d.size), up.dtype)
+    for m in d.walk((up, down)):
+        np.multiply(halves(up, m)[1], halves(down, m)[0].swapaxes(-1, -2), out=pair_block(a, m))
+    d.ends = up, down
+    if not d.strict:
+        np.einsum("...tt->...t", a)[...] = 1
     return a[..., : d.tokens, : d.tokens]
+
+
+def meet_pull(ct: Array, x: Array, y: Array, d: Levels) -> tuple[Array, Array, Array]:
+    """Cotangents of x, y and of the decays from that of A in `meet`: each [..., C, D]."""
+    a = padded(padded(ct, -1, d.size), -2, d.size)
+    x, y = padded(x, -2, d.size), padded(y, -2, d.size)
+    one = np.ones_like(d.totals[0])
+    met, ends = d.start(x, y), d.start(one, one)
+    shape = (*np.broadcast_shapes(met[0].shape[:-2], a.shape[:-2]), *met[0].shape[-2:])
+    dx, dy = np.zeros(shape, x.dtype), np.zeros(shape, x.dtype)
+    if not d.strict:
+        diagonal = np.einsum("...tt->...t", a)[..., None]
+        dx += diagonal * y
+        dy += diagonal * x
+    pulled = []
+    for m in d.walk(met, ends):
+        block = pair_block(a, m)
+        from_left = block @ halves(met[1], m)[0]
+        from_right = block.swapaxes(-1, -2) @ halves(met[0], m)[1]
+        up, down = halves(ends[0], m)[1], halves(ends[1], m)[0]
+        pulled.append((halves(x, m)[1] * from_left, halves(y, m)[0] * from_right))
+        np.add(right := halves(dx, m)[1], up * from_left, out=right)
+        np.add(left := halves(dy, m)[0], down * from_right, out=left)
+    dg = levels_pull(d, shape[:-2], shape[-1], pulled)
+    return dx[..., : d.tokens, :], dy[..., : d.tokens, :], dg
+
+
+def between_pull(ct: Array, d: Levels) -> Array:
+    """The cotangent of the decays [..., C, 1] from that of `between`."""
+    one = np.ones((d.tokens, 1), d.totals[0].dtype)
+    return meet_pull(ct, one, one, d)[2]
 
 
 def decayed(a: Array, y: Array, d: Levels) -> Array:
     """O[t, d] = sum_s a[t, s] y[s, d] P[t, s, d] over s <= t (s < t where strict): [..., C, D]."""
-    size = d.up[0].shape[-2]
-    a, y = padded(padded(a, -1, size), -2, size), padded(y, -2, size)
-    lead = np.broadcast_shapes(a.shape[:-2], y.shape[:-2], d.up[0].shape[:-2])
-    out = np.zeros((*lead, *y.shape[-2:]), y.dtype)
+    a, y = padded(padded(a, -1, d.size), -2, d.size), padded(y, -2, d.size)
+    up, down = d.start(np.ones_like(d.totals[0]), y)
+    out = np.zeros((*np.broadcast_shapes(a.shape[:-2], down.shape[:-2]), *y.shape[-2:]), y.dtype)
     if not d.strict:
         out += np.einsum("...tt->...t", a)[..., None] * y
-    m = 1
-    for up, down in zip(d.up, d.down):
-        if m == size:
-            break
-        halves(out, m)[1][...] += halves(up, m)[1] * (pair_block(a, m) @ halves(y * down, m)[0])
-        m *= 2
+    for m in d.walk((up, down)):
+        met = halves(up, m)[1] * (pair_block(a, m) @ halves(down, m)[0])
+        np.add(here := halves(out, m)[1], met, out=here)
     return out[..., : d.tokens, :]
 
 
-def decayed_back(a: Array, x: Array, d: Levels) -> Array:
-    """O[s, d] = sum_t a[t, s] x[t, d] P[t, s, d] over t >= s (t > s where strict): [..., C, D]."""
-    size = d.up[0].shape[-2]
-    a, x = padded(padded(a, -1, size), -2, size), padded(x, -2, size)
-    lead = np.broadcast_shapes(a.shape[:-2], x.shape[:-2], d.up[0].shape[:-2])
-    out = np.zeros((*lead, *x.shape[-2:]), x.dtype)
-    if not d.strict:
-        out += np.einsum("...tt->...t", a)[..., None] * x
-    m = 1
-    for up, down in zip(d.up, d.down):
-        if m == size:
-            break
-        block = pair_block(a, m).swapaxes(-1, -2)
-        halves(out, m)[0][...] += halves(down, m)[0] * (block @ halves(x * up, m)[1])
-        m *= 2
-    return out[..., : d.tokens, :]
-
-
-def gram_pull(a: Array, x: Array, y: Array, d: Levels) -> Array:
-    """The cotangent of the decays behind ``d`` from sum_ts a[t, s] gram(x, y, d)[t, s]: [..., C, D]."""
-    size = d.up[0].shape[-2]
-    a = padded(padded(a, -1, size), -2, size)
-    x, y = padded(x, -2, size), padded(y, -2, size)
-    dup, ddown, m = [], [], 1
-    for up, down in zip(d.up[:-1], d.down[:-1]):
-        block = pair_block(a, m)
-        from_left = halves(x, m)[1] * (block @ halves(y * down, m)[0])
-        from_right = halves(y, m)[0] * (block.swapaxes(-1, -2) @ halves(x * up, m)[1])
-        dup.append(from_left)
-        ddown.append(from_right)
-        m *= 2
-    lead = np.broadcast_shapes(a.shape[:-2], x.shape[:-2], y.shape[:-2])
-    return levels_pull(d, lead, max(x.shape[-1], y.shape[-1]), dup, ddown)
+def decayed_pull(ct: Array, a: Array, y: Array, d: Levels) -> tuple[Array, Array, Array]:
+    """Cotangents of a, y and of the decays from that of `decayed`."""
+    _, dy, dg = meet_pull(a, ct, y, d)
+    return gram(ct, y, d), dy, dg
 
 
 def prefix_pull(ct: Array, d: Levels) -> Array:
@@ -185,40 +215,41 @@ def levels_pull(
     d: Levels,
     lead: tuple[int, ...],
     channels: int,
-    right_up: Sequence[Array] = (),
-    left_down: Sequence[Array] = (),
+    pulled: Sequence[tuple[Array, Array]] = (),
     last_up: Array | None = None,
     last_down: Array | None = None,
     last_whole: Array | None = None,
 ) -> Array:
-    """Reverse mode through `levels`: cotangents of the right runs' ``up`` and left runs' ``down`` of each level, and of the
-    last level, to that of the decays [*lead, C, channels]. Sums of products only, so it is as accurate as its terms."""
-    size = d.up[0].shape[-2]
-    lead = np.broadcast_shapes(lead, d.up[0].shape[:-2])
-    channels = max(channels, d.up[0].shape[-1])
-    shape = (*lead, size, channels)
-    dup = np.zeros(shape, d.up[0].dtype)
-    ddown = np.zeros(shape, d.up[0].dtype)
-    dwhole = np.zeros((*lead, 1, channels), d.up[0].dtype)
+    """Reverse mode through `levels`: ``pulled`` cotangents of the right runs' ``up`` and left runs' ``down`` of each level, and
+    those of the last level, to that of the decays [*lead, C, channels]. Sums of products only, as accurate as its terms."""
+    factor = d.totals[0]
+    lead = np.broadcast_shapes(lead, factor.shape[:-2])
+    channels = max(channels, factor.shape[-1])
+    dup = np.zeros((*lead, d.size, channels), factor.dtype)
+    ddown = np.zeros_like(dup)
+    dwhole = np.zeros((*lead, 1, channels), factor.dtype)
     if last_up is not None:
         dup[..., : d.tokens, :] += last_up
     if last_down is not None:
         ddown[..., : d.tokens, :] += last_down
     if last_whole is not None:
         dwhole[..., 0, :] += last_whole
-    dtotal = dwhole * d.whole[-1] if d.log else dwhole
-    m = size // 2
-    for level in reversed(range(len(d.up) - 1)):
-        left, right = halves(d.whole[level], 1)
+    dtotal = dwhole * d.totals[-1] if d.log else dwhole
+    one = np.ones_like(factor)
+    ends = d.start(one, one)
+    runs = [(halves(ends[0], m)[1].copy("K"), halves(ends[1], m)[0].copy("K")) for m in d.walk(ends)]
+    m = d.size // 2
+    for level in reversed(range(len(runs))):
+        left, right = halves(d.totals[level], 1)
         ups, downs = halves(dup, m)[1], halves(ddown, m)[0]
-        dleft = (ups * halves(d.up[level], m)[1]).sum(-2)
-        dright = (downs * halves(d.down[level], m)[0]).sum(-2)
+        dleft = (ups * runs[level][0]).sum(-2)
+        dright = (downs * runs[level][1]).sum(-2)
         ups *= left
         downs *= right
-        if right_up:
-            ups += right_up[level]
-            downs += left_down[level]
-        pair = np.empty((*dtotal.shape[:-2], dtotal.shape[-2], 2, channels), dtotal.dtype)
+        if pulled:
+            ups += pulled[level][0]
+            downs += pulled[level][1]
+        pair = np.empty((*dtotal.shape[:-2], dtotal.shape[-2], 2, channels), factor.dtype)
         if d.log:
             pair[..., 0, :] = dtotal + dleft * left[..., 0, :]
             pair[..., 1, :] = dtotal + dright * right[..., 0, :]
@@ -228,7 +259,7 @@ def levels_pull(
         dtotal = pair.reshape(*pair.shape[:-3], 2 * pair.shape[-3], channels)
         m //= 2
     if not d.strict:
-        dtotal = dtotal + (dup * d.up[0] if d.log else dup)
+        dtotal = dtotal + (dup * factor if d.log else dup)
     return dtotal[..., : d.tokens, :]
 
 
@@ -272,18 +303,6 @@ def scan_back(a: Array, b: Array) -> Array:
     for t in reversed(range(len(h))):
         h[t] = b[t] if t == len(h) - 1 else a[t + 1] * h[t + 1] + b[t]
     return h
-
-
-def between(d: Levels) -> Array:
-    """P[t, s] of one scalar decay a token: [..., C, C], 0 where s > t (s >= t where strict)."""
-    one = np.ones((d.tokens, 1), d.up[0].dtype)
-    return gram(one, one, d)
-
-
-def between_pull(ct: Array, d: Levels) -> Array:
-    """The cotangent of the decays [..., C, 1] from that of `between`."""
-    one = np.ones((d.tokens, 1), d.up[0].dtype)
-    return gram_pull(ct, one, one, d)
 
 
 def spread(x: Array, *lengths: int) -> Array:

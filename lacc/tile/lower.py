@@ -62,7 +62,7 @@ class Lower:
                 if id(node) not in self._done:
                     value = self._read(node) if self._holds_state(node) else None
                     if value is None:
-                        self._tag(node)
+                        self.tag(node)
                         value = self._lower(node)
                     if id(node) in self._names:
                         self.f.named(value, self._names[id(node)])
@@ -77,7 +77,8 @@ class Lower:
                     self._stateful[id(node)] = (node, held)
         return self._stateful[id(expr)][1]
 
-    def _tag(self, node: Expr) -> None:
+    def tag(self, node: Expr) -> None:
+        """What follows comes from the line of ``node``."""
         self.f.line = node.span.source.text.count("\n", 0, node.span.start) + 1
 
     def on(self, expr: Expr, axes: Axes) -> int:

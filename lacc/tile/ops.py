@@ -245,20 +245,27 @@ def _scan_grad(f: Any, ct: int, y: int, value: Any, a: int, b: int) -> tuple[int
     return f.pull(back, f.op("shift", (y,), False)), back
 
 
-def _gram_grad(f: Any, ct: int, y: int, v: Any, x: int, k: int, d: int) -> tuple[int, int, int]:
-    return (
-        f.op("decayed", (ct, k, d)),
-        f.op("decayed_back", (ct, x, d)),
-        f.op("gram_pull", (ct, x, k, d)),
-    )
+def _pulled(op: str) -> Fn:
+    """The rule of an op whose cotangents come from one kernel, a pick for each operand."""
+
+    def rule(f: Any, ct: int, y: int, v: Any, *ins: int) -> tuple[int, ...]:
+        every = f.op(op, (ct, *ins))
+        return tuple(f.op("pick", (every, i), n) for n, i in enumerate(ins))
+
+    return rule
 
 
-def _decayed_grad(f: Any, ct: int, y: int, v: Any, a: int, k: int, d: int) -> tuple[int, int, int]:
-    return (
-        f.op("gram", (ct, k, d)),
-        f.op("decayed_back", (a, ct, d)),
-        f.op("gram_pull", (a, ct, k, d)),
-    )
+def _opaque(fn: Fn) -> Fn:
+    """A kernel with several results, kept together until they are picked."""
+
+    def run(value: Any, f: Frame, *args: Any) -> Any:
+        return fn(*(timed(a, x) if isinstance(a, np.ndarray) and "s" not in x else a for a, x in zip(args, f.ins)))
+
+    return run
+
+
+def _pick(n: int, f: Frame, every: Any, like: Any) -> Any:
+    return every[n] if "s" in f.out else _untimed(every[n], f.out)
 
 
 def _inverse(names: Any) -> dict[str, str]:
@@ -306,12 +313,17 @@ _ROWS = (
            lambda f, ct, y, v, d: (f.op("whole_pull", (ct, d)),), 0, "decay of the whole chunk"),
     TileOp("matrix", lambda v, d: ("t", "s"), _matrix,
            lambda f, ct, y, v, d: (f.op("matrix_pull", (ct, d)),), 2, "decay from s to t, 0 above the diagonal"),
-    TileOp("gram", lambda v, x, y, d: ("t", "s"), _runs(kernels.gram), _gram_grad, 3, "decayed products of pairs"),
-    TileOp("decayed", lambda v, a, y, d: _drop((), d, y), _runs(kernels.decayed), _decayed_grad, 3,
+    TileOp("gram", lambda v, x, y, d: ("t", "s"), _runs(kernels.gram), _pulled("meet_pull"), 3,
+           "decayed products of pairs"),
+    TileOp("meet", lambda v, x, y, d: ("t", "s"), _opaque(kernels.meet), None, 3,
+           "gram, x times prefix and y times suffix, to be picked"),
+    TileOp("meet_pull", lambda v, c, x, y, d: ("t", "s"), _opaque(kernels.meet_pull), None, 9,
+           "cotangents of the operands of gram, to be picked"),
+    TileOp("decayed", lambda v, a, y, d: _drop((), d, y), _runs(kernels.decayed), _pulled("decayed_pull"), 3,
            "pairs times what was written, decayed per channel"),
-    TileOp("decayed_back", lambda v, a, x, d: _drop((), d, x), _runs(kernels.decayed_back), None, 3,
-           "the transpose of decayed"),
-    TileOp("gram_pull", lambda v, a, x, y, d: d, _runs(kernels.gram_pull), None, 6, "cotangent of decays in gram"),
+    TileOp("decayed_pull", lambda v, c, a, y, d: ("t", "s"), _opaque(kernels.decayed_pull), None, 9,
+           "cotangents of the operands of decayed, to be picked"),
+    TileOp("pick", lambda n, every, like: like, _pick, None, 0, "one of several results, with the axes of another value"),
     TileOp("prefix_pull", lambda v, c, d: d, _runs(kernels.prefix_pull), None, 4, "cotangent of decays in prefix"),
     TileOp("suffix_pull", lambda v, c, d: d, _runs(kernels.suffix_pull), None, 4, "cotangent of decays in suffix"),
     TileOp("whole_pull", lambda v, c, d: d, _whole_pull, None, 4, "cotangent of decays in whole"),

@@ -70,3 +70,48 @@ def free_carry_of_solves(program: Program, carried: str) -> Program:
         mapping[n] = value
     outs = {k: mapping[n] for k, n in program.outs.items()}
     return prune(Program(tuple(f.body), outs, program.sizes))
+
+
+def meet_once(program: Program) -> Program:
+    """``gram(x, y, d)`` beside x · prefix(d) or y · suffix(d) as one walk over the levels that gives all three."""
+    body = program.body
+    grams = {inst.ins: n for n, inst in enumerate(body) if inst.op == "gram"}
+
+    def factor(n: int, ends: str) -> tuple[int, int] | None:
+        """(x, d) where value ``n`` is x · prefix(d) (or suffix), with the axes of x."""
+        for x, end in (body[n].ins, body[n].ins[::-1]) if body[n].op == "mul" else ():
+            if body[end].op == ends and set(body[x].axes) == set(body[n].axes):
+                return x, body[end].ins[0]
+        return None
+
+    found: dict[int, tuple[int, int]] = {}
+    for n in range(len(body)):
+        for ends, place in (("prefix", 0), ("suffix", 1)):
+            pair = factor(n, ends)
+            for (x, y, d), gram in grams.items() if pair else ():
+                if pair == ((x, y)[place], d):
+                    found[n] = (gram, 1 + place)
+    joined = {gram for gram, _ in found.values()}
+    f = Tiles(program.sizes)
+    new: dict[int, int] = {}
+
+    def emit(n: int) -> int:
+        if n in new:
+            return new[n]
+        inst = body[n]
+        f.line = inst.line
+        if n in found or n in joined:
+            gram, place = found.get(n, (n, 0))
+            every = f.op("meet", tuple(emit(i) for i in body[gram].ins))
+            like = emit(body[gram].ins[place - 1]) if place else every
+            value = f.op("pick", (every, like), place)
+            value = f.arrange(value, inst.axes)
+        else:
+            ins = tuple(emit(i) for i in inst.ins)
+            value = f.emit(Inst(inst.op, ins, inst.value, inst.axes, inst.name, inst.line))
+        new[n] = value
+        return value
+
+    for n in range(len(body)):
+        emit(n)
+    return prune(Program(tuple(f.body), {k: new[n] for k, n in program.outs.items()}, program.sizes))
