@@ -155,6 +155,11 @@ def test_promises_are_pairs() -> None:
     assert shown == [("0", "<", "β"), ("β", "<", "1"), ("β * sum(k * k)", "<=", "2")]
 
 
+def test_a_promise_belongs_to_the_arguments_that_it_speaks_of() -> None:
+    made = spec("input a, b, c : scalar where a < b, 2 < K\noutput o : [K]\no = a * b * c * k\n")
+    assert [len(made.arg(name).promises) for name in "abc"] == [2, 1, 0]
+
+
 # ---- dims, consts, overrides
 
 
@@ -248,6 +253,7 @@ GATED = "state S : [K, V]\nstate z : [K]\noutput o : [V]\nz[t] = z[t-1] + k\no =
     "body",
     [
         "gate α = exp(-abs(q))\nS[t] = diag(α) @ S[t-1] + k @ v.T\n",
+        "gate α = 0.9\ngate β = 0.5\nS[t] = α * β * S[t-1] + k @ v.T\n",
         "gate α = sigmoid(sum(q))\nS1 = (I - k @ k.T) @ S[t-1]\n"
         "S[t] = α * S1 + (1 - α) * k @ v.T\n",
         "gate α = sigmoid(z[t-1])\nstate R : [K, V]\noutput p : [K, V]\n"

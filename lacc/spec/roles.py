@@ -30,8 +30,8 @@ def gates(facts: Facts) -> None:
             continue
         name = statement.name.text
         gate = facts.definitions.get(name)
-        if gate is None:
-            continue
+        if gate is None or (gate.op == "const" and facts.scope.symbols[name].read):
+            continue  # a number is folded into what it multiplies
         gated: dict[str, None] = {}
         for state, update in facts.updates.items():
             gated.update(dict.fromkeys(_gated(gate, update, state)))

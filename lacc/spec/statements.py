@@ -141,7 +141,7 @@ class Statements:
                 if leaf is not None:
                     symbols = self.scope.symbols
                     rules.report_finer(leaf, node.span, symbol, symbols, self.report)
-        promises = self._promises(statement)
+        promises = self._promises(statement, symbol)
         spelled = ascii_spelling(symbol.name)
         if not symbol.broken:
             self.args.append(
@@ -175,8 +175,12 @@ class Statements:
         self._fault("LA0407", node.span, name=name, hint=hint)
         return True
 
-    def _promises(self, statement: Declare) -> tuple[Promise, ...]:
-        """Promises may speak of any argument; to read an argument in a promise is no use of it."""
+    def _promises(self, statement: Declare, symbol: Symbol) -> tuple[Promise, ...]:
+        """The promises that speak of ``symbol``; the first name of a declaration takes the others.
+
+        They may speak of any argument, and to read one in a promise is no use of it.
+        """
+        names = [name.text for name in statement.names]
         now, self.scope.now = self.scope.now, len(self.file.statements)
         symbols = self.scope.symbols.values()
         unread = [s for s in symbols if not s.read and s.kind not in ("dim", "const")]
@@ -185,11 +189,17 @@ class Statements:
             typed = self.typer.condition(node)
             for part in typed.parts if typed is not None else ():
                 words = "arguments, numbers, dims and consts"
-                if self._only(part, OF_TOKEN, "a promise", words):
-                    left, right = part.args
+                if not self._only(part, OF_TOKEN, "a promise", words):
+                    continue
+                left, right = part.args
+                about = {n.value[0] if isinstance(n.value, tuple) else n.value for n in part.walk()}
+                mine = symbol.name in about or (
+                    symbol.name == names[0] and not about.intersection(names)
+                )
+                if mine:
                     found.append(Promise(SIGNS[part.op], left, right, part.span))
-        for symbol in unread:
-            symbol.read = False
+        for other in unread:
+            other.read = False
         self.scope.now = now
         return tuple(found)
 
