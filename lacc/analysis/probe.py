@@ -239,7 +239,7 @@ class _Run:
         for name in self._recurrence.states:
             value = self._past[name][-1]
             difference = np.abs(value[1] - value[0])
-            total = total + difference.reshape(len(difference), -1).sum(1)
+            total = np.maximum(total, difference.reshape(len(difference), -1).max(1))
         return total
 
     def _start(self, name: str) -> Array:
