@@ -248,7 +248,7 @@ def test_ops_are_linear_in_the_arguments_that_their_row_names(op):
 
 ENDS = st.one_of(
     st.sampled_from([-math.inf, -3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, math.inf]),
-    st.floats(-50, 50),
+    st.floats(-50, 50, allow_subnormal=False),
 )
 
 
@@ -257,7 +257,7 @@ def within(draw):
     """Bounds, and a vector of numbers that keeps them."""
     lo, hi = sorted((draw(ENDS) + 0.0, draw(ENDS) + 0.0))
     finite = (max(lo, -60.0), min(hi, 60.0))
-    inner = st.floats(*finite) if finite[0] <= finite[1] else st.just(lo)
+    inner = st.floats(*finite, allow_subnormal=False) if finite[0] <= finite[1] else st.just(lo)
     return (lo, hi), draw(st.lists(inner, min_size=6, max_size=6))
 
 
@@ -283,7 +283,7 @@ def test_values_stay_within_the_interval_of_their_row(op, data):
     assert lo <= hi
     y = np.asarray(run(op, *xs), float)
     reached = ~np.isnan(y)
-    if op.name in ("div", "pow"):
+    if op.name in ("div", "pow", "rsqrt"):
         reached &= xs[op.name == "div"] != 0  # a zero has two signs
     y = y[reached]
     slack = 1e-9 * np.clip(np.abs(y), 1, 1e300)

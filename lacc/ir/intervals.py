@@ -60,23 +60,22 @@ def mul(a: Bounds, b: Bounds) -> Bounds:
     return min(corners), max(corners)
 
 
-def reciprocal(x: Bounds) -> Bounds:
-    if x[0] < 0 < x[1]:
-        return ALL
-    low = -math.inf if x[1] == 0 else 1 / x[1]
-    high = math.inf if x[0] == 0 else 1 / x[0]
-    return low, high
-
-
 def div(a: Bounds, b: Bounds) -> Bounds:
-    return mul(a, reciprocal(b))
+    """A divisor that ends at 0 comes near it from its own side."""
+    if b[0] < 0 < b[1]:
+        return ALL
+    ends = (0.0 if b[0] == 0 else b[0], -0.0 if b[1] == 0 else b[1])
+    with np.errstate(all="ignore"):
+        corners = [float(np.float64(x) / y) for x in a for y in ends]
+    corners = [0.0 if math.isnan(c) else c for c in corners]
+    return min(corners), max(corners)
 
 
 def power(x: Bounds, p: Bounds) -> Bounds:
     """Bases from 0 on with any exponent; any base with one whole exponent."""
     whole = p[0] == p[1] and float(p[0]).is_integer()
     if whole and p[0] < 0:
-        return reciprocal(power(x, neg(p)))
+        return ALL if x[0] < 0 < x[1] and p[0] % 2 else div((1.0, 1.0), power(x, neg(p)))
     if whole and p[0] % 2 == 0:
         x = absolute(x)
     elif whole:
@@ -104,8 +103,7 @@ def sqrt(x: Bounds) -> Bounds:
 
 
 def rsqrt(x: Bounds) -> Bounds:
-    low, high = sqrt(x)
-    return reciprocal((low, high))
+    return div((1.0, 1.0), sqrt(x))
 
 
 def mod(a: Bounds, b: Bounds) -> Bounds:
