@@ -15,6 +15,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Any]
+KEPT = 64  # tokens between two states that the backward pass of a token program keeps
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class Call:
         if mode == "auto":
             mode = program.plan.mode(run.T, run.dims)
         self.by_token = mode == "recurrent"
-        self.passes = (program.token,) if self.by_token else program.passes
+        self.passes = program.passes
+        if self.by_token and program.token is not None:
+            self.passes = (program.token,)
         self.C = {"parallel": max(run.T, 1), "recurrent": 1}.get(mode, run.chunk or program.plan.chunk)
         self.C = max(1, min(self.C, run.T))
         widths = [int(np.prod(x.shape[3:])) for x in self.x.values() if x is not None and x.ndim > 2]
@@ -153,7 +156,7 @@ class Call:
         """Outputs, final states, and with ``keep`` the states each block or chunk starts from."""
         run, kept = self.run, []
         outputs = {
-            name: np.zeros((run.B, run.T, run.H, *shape(run.dims)), run.dtype)
+            name: np.empty((run.B, run.T, run.H, *shape(run.dims)), run.dtype)
             for name, shape in self.program.outputs.items()
         }
         for number, p in enumerate(self.passes):
@@ -164,12 +167,14 @@ class Call:
                 values, states, first = p.forward(
                     self.inputs(p, at, n, C), states, constants, n, C, run.dims, run.dtype
                 )
-                if keep:
-                    starts.append(before if self.by_token else first)
+                if keep and not self.by_token:
+                    starts.append(first)
+                elif keep and at % KEPT == 0:
+                    starts.append(before)
                 for name, value in zip(p.outputs, values):
                     if name not in outputs:
                         shape = value.shape[4 - self.by_token :]
-                        outputs[name] = np.zeros((run.B, run.T, run.H, *shape), run.dtype)
+                        outputs[name] = np.empty((run.B, run.T, run.H, *shape), run.dtype)
                         self.x[name] = outputs[name]
                     self.put(p, outputs[name], value, at, n, C)
             self.state.update(zip(p.states, states))
@@ -204,11 +209,9 @@ class Call:
         cotangents = {**{name: None for name in program.outputs}, **cotangents}
         for number, p in reversed(list(enumerate(self.passes))):
             dstates = tuple(dstate[name] for name in p.states)
-            blocks = list(zip(spans(run.T, self.C, self.n), kept[number]))
-            for (at, n, C), starts in reversed(blocks):
+            for (at, n, C), starts in self.reversed_blocks(p, number, kept[number]):
                 constants = self.constant(p, number, C)
                 pulled = tuple(self.cotangent(p, name, cotangents, dx, at, n, C) for name in p.outputs)
-                starts = tuple(s[:, :, None] for s in starts) if self.by_token else starts
                 dinputs, dfixed, dlast, dstates = p.backward(
                     self.inputs(p, at, n, C), starts, constants, pulled, dstates, n, C, run.dims, run.dtype
                 )
@@ -223,6 +226,25 @@ class Call:
                         dstate[name] = dstate[name] + d.sum(2)
             dstate.update(zip(p.states, dstates))
         return self.collected(dx, dparams, dstate, ends)
+
+    def reversed_blocks(
+        self, p: Pass, number: int, kept: list[Any]
+    ) -> Iterator[tuple[tuple[int, int, int], Any]]:
+        """Blocks from last to first, each with the states that its chunks start from; those between kept tokens are made
+        again, so that memory does not grow with a state per token."""
+        run, blocks = self.run, list(spans(self.run.T, self.C, self.n))
+        if not self.by_token:
+            yield from zip(reversed(blocks), reversed(kept))
+            return
+        for first in reversed(range(0, len(blocks), KEPT)):
+            states, group = kept[first // KEPT], []
+            for at, n, C in blocks[first : first + KEPT]:
+                group.append(((at, n, C), tuple(s[:, :, None] for s in states)))
+                constants = self.constant(p, number, C)
+                _, states, _ = p.forward(
+                    self.inputs(p, at, n, C), states, constants, n, C, run.dims, run.dtype
+                )
+            yield from reversed(group)
 
     def cotangent(
         self, p: Pass, name: str, given: Arrays, dx: Arrays, at: int, n: int, C: int

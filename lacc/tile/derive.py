@@ -174,7 +174,10 @@ def _no_chunk(spec: Spec, found: tuple[Recurrence, ...]) -> Obstacle | None:
 
 
 def _unlowered(spec: Spec) -> Obstacle | None:
-    """An expression that no tile program computes yet."""
+    """What no tile program computes yet."""
+    for state in spec.states:
+        if state.stabilized:
+            return Obstacle(f"the (stabilized) state {state.name} has no lowering yet", state.update)
     for root in _roots(spec):
         for node in root.walk():
             if node.op in ("attend", "solve"):
