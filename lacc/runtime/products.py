@@ -1,8 +1,9 @@
-"""Typed expressions in, the same ones out with their matrix products in the order of least work.
+"""Typed expressions in, the same ones out as they are best evaluated.
 
 `β * k @ k.T @ S` becomes `(β * k) @ (k.T @ S)`, `diag(a) @ S` a product of rows, and
 `(I - k @ k.T) @ S` the difference `S - k @ (k.T @ S)`: no matrix is made that the result does not
 need. A product of rows is an elementwise `mul` of a column and a matrix, which a spec cannot write.
+And `elu(x) + 1` becomes the one function that it is.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Products:
                     self._done[node] = self._matmul(args[0], args[1], node)
                 elif node.op == "T" and args:
                     self._done[node] = self._transpose(args[0], node)
+                elif node.op == "add" and (x := _elu_plus_one(args)) is not None:
+                    self._done[node] = self._node("elu1", (x,), node.shape, node)
                 else:
                     self._done[node] = self._node(node.op, args, node.shape, node, node.value)
         return self._done[root]
@@ -96,6 +99,14 @@ class Products:
     def _size(self, x: Expr, axis: int) -> int:
         """Rows (0) or columns (1) of a matrix, a column having one."""
         return 1 if len(x.shape) <= axis else x.shape[axis].evaluate(self._dims)
+
+
+def _elu_plus_one(args: tuple[Expr, ...]) -> Expr | None:
+    """The x of ``elu(x) + 1``, whose digits cancel below 0."""
+    for x, one in (args, args[::-1]):
+        if x.op == "elu" and one.op == "const" and one.value == 1:
+            return x.args[0]
+    return None
 
 
 def _factors(x: Expr) -> list[Expr]:
