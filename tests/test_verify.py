@@ -251,6 +251,22 @@ def test_every_operator_of_an_emitted_file_matters(name: str, every: int) -> Non
     assert count > 30 / every
 
 
+def test_every_mask_of_an_emitted_file_matters() -> None:
+    right = lacc.compile(EXAMPLES / "linear.la")
+    truth = lacc.compile(EXAMPLES / "linear.la", target="reference")
+    assert right.source is not None
+    masks = list(re.finditer(r"np\.tril\(", right.source))
+    for mask in masks:
+        source = right.source[: mask.start()] + "(" + right.source[mask.end() :]
+        functions = from_source(right.signature.name, source)
+        wrong = Kernel(
+            right.spec, "slip", right.signature, functions, missing={}, verify=right.verify
+        )
+        report = verify(truth, [wrong], checks={"lengths": CHECKS["lengths"]})
+        assert not report.cells["lengths", "slip chunk"].passed
+    assert len(masks) >= 3
+
+
 def test_a_failure_says_how_to_see_it_again() -> None:
     spec = (EXAMPLES / "gla.la").read_text()
     checks = {"lengths": CHECKS["lengths"]}
