@@ -19,8 +19,8 @@ from lacc.backends.numpy_text import (
     SUM,
     UNARY,
     Text,
-    size_text,
 )
+from lacc.spec.shapes import Size
 from lacc.tile.program import Axes, Inst, Program, ordered
 
 ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
@@ -63,11 +63,14 @@ class Index:
 
 
 class Formats:
-    """Formats for one program; ``index`` writes its axes, t and s alike."""
+    """Formats for one program; ``index`` writes its axes, t and s alike, ``size`` a size."""
 
-    def __init__(self, program: Program, index: Mapping[str, Index]) -> None:
+    def __init__(
+        self, program: Program, index: Mapping[str, Index], size: Callable[[Size], str]
+    ) -> None:
         self.program = program
         self.index = index
+        self.size = size
 
     def text(self, inst: Inst, ins: list[Text]) -> Text:
         """The expression of one instruction over its operands. KeyError where there is no format."""
@@ -113,13 +116,13 @@ class Formats:
 
     def strict(self, decay: int) -> bool:
         """Whether a decay leaves a token's own factor out."""
-        return bool(self.program.body[decay].value[1])  # type: ignore[index]
+        return bool(self.program.body[decay].value[1])
 
 
 def _contract(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     """A product over axes: a `dot` of two matrices, or a sum over what at most two axes hold."""
     (a, b), (have_a, have_b) = ins, axes
-    over: Axes = inst.value  # type: ignore[assignment]
+    over: Axes = inst.value
     every = ordered((*have_a, *have_b))
     if len(every) == 3 and len(over) == 1:
         free_a, free_b = ((*(x for x in have if x not in over),) for have in axes)
@@ -129,12 +132,13 @@ def _contract(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text
         right = f.aligned(b, have_b, (*over, inst.axes[1]))
         return Text(f"dot({left.code}, {right.code}, PRECISION)")
     left, right = f.aligned(a, have_a, every), f.aligned(b, have_b, every)
-    return _sum(f, inst, [Text(f"{left.within(PRODUCT)} * {right.within(UNARY)}", PRODUCT)], [every])
+    product = Text(f"{left.within(PRODUCT)} * {right.within(UNARY)}", PRODUCT)
+    return _reduce("sum")(f, inst, [product], [every])
 
 
 def _reduce(call: str) -> Format:
     def run(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-        over = [n for n, a in enumerate(axes[0]) if a in inst.value]  # type: ignore[operator]
+        over = [n for n, a in enumerate(axes[0]) if a in inst.value]
         return Text(f"tl.{call}({ins[0].code})" if len(over) > 1 else f"tl.{call}({ins[0].code}, {over[0]})")
 
     return run
@@ -147,12 +151,12 @@ def _expand(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
 
 
 def _rename(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    names = dict(inst.value)  # type: ignore[call-overload]
+    names = dict(inst.value)
     return f.aligned(ins[0], tuple(names.get(a, a) for a in axes[0]), inst.axes)
 
 
 def _within(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    inner, fill = inst.value  # type: ignore[misc]
+    inner, fill = inst.value
     return Text(f"tl.where({f.inside(inner, inst.axes).code}, {ins[0].code}, {number(fill).code})")
 
 
@@ -167,8 +171,8 @@ def _pow(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     if all(x.number for x in ins):
         return Text(f"{ins[0].within(ATOM)} ** {ins[1].within(UNARY)}", POWER, True)
     if exponent.op == "const":
-        return _power(ins[0], float(exponent.value))  # type: ignore[arg-type]
-    turns = number(math.log2(float(base.value)))  # type: ignore[arg-type]
+        return _power(ins[0], float(exponent.value))
+    turns = number(math.log2(float(base.value)))
     scaled = ins[1] if turns.code == "1.0" else Text(f"{turns.code} * {ins[1].within(UNARY)}")
     return f.aligned(Text(f"tl.exp2({scaled.code})"), axes[1], inst.axes)
 
@@ -190,7 +194,7 @@ def _eye(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
 
 
 def _levels(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    log, _ = inst.value  # type: ignore[misc]
+    log, _ = inst.value
     return Text(f"tl.exp({ins[0].code})") if log else ins[0]
 
 
@@ -217,8 +221,8 @@ def number(value: float) -> Text:
 Format = Callable[[Formats, Inst, list[Text], list[Axes]], Text]
 
 OTHER: dict[str, Format] = {
-    "const": lambda f, i, x, a: number(float(i.value)),  # type: ignore[arg-type]
-    "size": lambda f, i, x, a: Text(size_text(i.value), COMPARE, True),  # type: ignore[arg-type]
+    "const": lambda f, i, x, a: number(float(i.value)),
+    "size": lambda f, i, x, a: Text(f.size(i.value), ATOM, True),
     "eye": _eye,
     "rename": _rename,
     "expand": _expand,
@@ -255,13 +259,13 @@ def obstacle(program: Program) -> str:
                 return f"{inst.op} of numbers alone has no Triton format"
         if inst.op == "contract":
             every = {a for have in axes for a in have}
-            if len(every) > 2 and not (len(every) == 3 and len(inst.value) == 1 and all(len(a) == 2 for a in axes)):  # type: ignore[arg-type]
+            if len(every) > 2 and not (len(every) == 3 and len(inst.value) == 1 and all(len(a) == 2 for a in axes)):
                 return f"a product over {', '.join(sorted(every))} at once has no Triton format"
         if inst.op == "solve" and len(inst.axes) != 2:
             return "a solve of one column has no Triton format"
         if inst.op == "pow" and n not in numbers:
             base, exponent = (program.body[i] for i in inst.ins)
-            positive = base.op == "const" and float(base.value) > 0  # type: ignore[arg-type]
+            positive = base.op == "const" and float(base.value) > 0
             if exponent.op != "const" and not positive:
                 return "a power whose base and exponent both vary has no Triton format"
     return ""

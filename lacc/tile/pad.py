@@ -1,15 +1,17 @@
-"""A tile program in, the same program out for targets whose tiles are padded: what is summed over holds 0 in the padding.
+"""A tile program in, the same program out for targets whose tiles are padded: what is summed over
+holds 0 in the padding.
 
-Tokens behind the last one and channels behind the last one of an axis are loaded as 0, which lifted values (decays, features)
-no longer are. For every value it is worked out what it holds where some of its axes are padding; ``within`` is inserted where
-that may reach a result. So masks come after lifting, and only where nothing proves them idle.
+Tokens behind the last one and channels behind the last one of an axis are loaded as 0, which lifted
+values (decays, features) no longer are. For every value it is worked out what it holds where some
+of its axes are padding; ``within`` is inserted where that may reach a result. So masks come after
+lifting, and only where nothing proves them idle.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import chain, combinations, product
+from itertools import chain, combinations
 
 import numpy as np
 
@@ -18,7 +20,8 @@ from lacc.tile.program import Axes, Inst, Program, Tiles, prune
 
 FINITE, ANY = "finite", "any"
 Fill = float | str
-"""What a tile holds where exactly some axes are padding: one number, finite numbers, or anything (NaN too)."""
+"""What a tile holds where exactly some axes are padding: one number, finite numbers, or anything
+(NaN too)."""
 
 FINITE_OF_FINITE = {
     *("add", "sub", "mul", "neg", "abs", "sign", "relu", "max", "min", "where", "stop_gradient"),
@@ -43,7 +46,8 @@ def times(a: Fill, b: Fill) -> Fill:
 
 
 def fill_padding(program: Program) -> Program:
-    """Inserts ``within`` wherever padding would reach an output inside the axes' true lengths, or a carried state."""
+    """Inserts ``within`` wherever padding would reach an output inside the axes' true lengths, or a
+    carried state."""
     return _Padder(program).program()
 
 
@@ -63,7 +67,9 @@ class _Padder:
                 self.fills[n] = self._fill(self.f.body[n])
             new.append(n)
         outs = {
-            name: self._within(new[n], self.f.axes(new[n]), 0.0) if name.startswith("state:") else new[n]
+            name: self._within(new[n], self.f.axes(new[n]), 0.0)
+            if name.startswith("state:")
+            else new[n]
             for name, n in self.source.outs.items()
         }
         return prune(Program(tuple(self.f.body), outs, self.source.sizes))
@@ -72,7 +78,8 @@ class _Padder:
         return self.fills[n][padding & frozenset(self.f.axes(n))]
 
     def _within(self, n: int, axes: Axes, fill: float) -> int:
-        """``n`` with ``fill`` in the padding of those of its ``axes`` where it may hold something else."""
+        """``n`` with ``fill`` in the padding of those of its ``axes`` where it may hold something
+        else."""
         own = self.f.axes(n)
         wrong = tuple(
             a for a in axes if any(a in p and self.fills[n][p] != fill for p in subsets(own))
@@ -83,16 +90,17 @@ class _Padder:
         self.fills[masked] = {p: fill if p & set(wrong) else x for p, x in self.fills[n].items()}
         return masked
 
-    # ---- what an instruction needs of its operands -----------------------------------------------------------
+    # ---- what an instruction needs of its operands
+    # -----------------------------------------------------------
 
     def _guarded(self, inst: Inst, ins: list[int]) -> list[int]:
         f = self.f
         if inst.op in IDENTITY:
             over, identity = inst.value, IDENTITY[inst.op]
-            idle = all(self._at(ins[0], p) == identity for p in subsets(over) if p)  # type: ignore[arg-type]
-            return ins if idle else [self._within(ins[0], over, identity)]  # type: ignore[arg-type]
+            idle = all(self._at(ins[0], p) == identity for p in subsets(over) if p)
+            return ins if idle else [self._within(ins[0], over, identity)]
         if inst.op == "levels":
-            log, _ = inst.value  # type: ignore[misc]
+            log, _ = inst.value
             return [self._within(ins[0], f.axes(ins[0]), 0.0 if log else 1.0)]
         if inst.op == "solve":
             return [self._calm(n, "t", "s") for n in ins]
@@ -109,11 +117,12 @@ class _Padder:
     def _summed(self, inst: Inst, ins: list[int]) -> Axes:
         """The axes that a product sums over."""
         if inst.op == "contract":
-            return inst.value  # type: ignore[return-value]
+            return inst.value
         return ("s",) if inst.op == "decayed" else tuple(a for a in self.f.axes(ins[0]) if a != "t")
 
     def _of(self, n: int, over: Axes) -> Axes:
-        """The summed axes as ``n`` has them: what `decayed` sums over as s is the second operand's t."""
+        """The summed axes as ``n`` has them: what `decayed` sums over as s is the second operand's
+        t."""
         own = self.f.axes(n)
         return tuple(a if a in own else "t" for a in over)
 
@@ -130,7 +139,8 @@ class _Padder:
         bad = [p for p, x in self.fills[n].items() if p and x == ANY]
         return self._within(n, tuple(a for a in axes if any(a in p for p in bad)), 0.0)
 
-    # ---- what an instruction holds in its own padding --------------------------------------------------------
+    # ---- what an instruction holds in its own padding
+    # --------------------------------------------------------
 
     def _fill(self, inst: Inst) -> dict[frozenset[str], Fill]:
         return {p: self._value(inst, p) if p else self._number(inst) for p in subsets(inst.axes)}
@@ -138,7 +148,7 @@ class _Padder:
     def _number(self, inst: Inst) -> Fill:
         """Where nothing is padding: the number that an instruction is everywhere."""
         if inst.op == "const":
-            return float(inst.value)  # type: ignore[arg-type]
+            return float(inst.value)
         if inst.op == "expand" or (inst.op in OPS and inst.ins):
             found = self._value(inst, frozenset())
             return FINITE if found == ANY else found
@@ -148,11 +158,11 @@ class _Padder:
         ins = inst.ins
         match inst.op:
             case "load":
-                return 0.0 if inst.value[0] != "index" else FINITE  # type: ignore[index]
+                return 0.0 if inst.value[0] != "index" else FINITE
             case "expand":
                 return self._at(ins[0], p)
             case "rename":
-                old = {new: old for old, new in inst.value}  # type: ignore[attr-defined]
+                old = {new: old for old, new in inst.value}
                 return self._at(ins[0], frozenset(old.get(a, a) for a in p))
             case "eye":
                 return 0.0 if len(p) == 1 else FINITE
@@ -166,7 +176,7 @@ class _Padder:
                 held = self._at(ins[0], p)
                 return 0.0 if p == {"s"} or held == 0.0 else ANY if held == ANY else FINITE
             case "sum":
-                parts = {self._at(ins[0], p | q) for q in subsets(inst.value)}  # type: ignore[arg-type]
+                parts = {self._at(ins[0], p | q) for q in subsets(inst.value)}
                 return 0.0 if parts == {0.0} else ANY if ANY in parts else FINITE
             case "contract" | "gram" | "decayed":
                 if inst.op == "gram" and p == {"s"}:
@@ -188,5 +198,7 @@ class _Padder:
             with np.errstate(all="ignore"):
                 found = float(meaning(*held))
             return ANY if math.isnan(found) else found
-        calm = inst.op in FINITE_OF_FINITE and all(x == FINITE or math.isfinite(x) for x in held if x != ANY)  # type: ignore[arg-type]
+        calm = inst.op in FINITE_OF_FINITE and all(
+            x == FINITE or math.isfinite(x) for x in held if x != ANY
+        )
         return FINITE if calm and ANY not in held else ANY
