@@ -90,7 +90,8 @@ class Schedule:
             name: tuple(n for n in needs if n == name or (n in found and name in needs[n]))
             for name, found in needs.items()
         }
-        return sorted(set(groups.values()), key=lambda members: len(needs[members[0]]))
+        order = dict.fromkeys(groups.values())
+        return sorted(order, key=lambda members: len(needs[members[0]].union(members)))
 
     def _plan(self, members: tuple[str, ...]) -> list[Loop | str]:
         """One loop over ``members``, or a state by itself that does not need itself."""
