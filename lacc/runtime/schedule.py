@@ -140,7 +140,7 @@ class _Steps:
             for argument in node.args[1:3] if node.op == "attend" else ():
                 key = key_of(argument)
                 if argument in self.inside and isinstance(key, Expr):
-                    kept[argument] = [*{*kept.get(argument, []), key}]
+                    kept[argument] = [*dict.fromkeys([*kept.get(argument, []), key])]
         self.loop.stored = [key for keys in kept.values() for key in keys]
         for node in order:
             self._step(node)

@@ -126,6 +126,21 @@ def _circles(facts: Facts) -> None:
                 if circle and back:
                     reported |= {*circle, *back}
                     facts.report(error("LA0226", facts.equation(name).span, name=name, other=other))
+    for name, update in facts.updates.items():
+        together = {
+            name,
+            *(s for s in facts.updates if _path(ever, name, s) and _path(ever, s, name)),
+        }
+        if "backward" not in {runs[s] for s in together} or name in reported:
+            continue
+        for node in update.walk():
+            seen = (
+                {s for arg in node.args[1:3] for s, _ in reads(arg)} if node.op == "attend" else {}
+            )
+            if together.intersection(seen):
+                chain = "it runs backward and attends to what comes of it at earlier tokens"
+                facts.report(error("LA0207", facts.equation(name).span, chain=chain, name=name))
+                break
 
 
 def _path(edges: Mapping[str, list[str]], start: str, goal: str) -> list[str]:
