@@ -1,4 +1,5 @@
-"""What every backend uses: the one Jinja environment, and names for the values of a tile program."""
+"""What every backend uses: the one Jinja environment, and names for the values of a tile
+program."""
 
 from __future__ import annotations
 
@@ -47,7 +48,10 @@ def environment() -> Environment:
         autoescape=False,
     )
     found.filters.update(
-        tuple_text=tuple_text, shape_table=shape_table, parameters=parameters, pair=lambda n: f'"{n}": {n}'
+        tuple_text=tuple_text,
+        shape_table=shape_table,
+        parameters=parameters,
+        pair=lambda n: f'"{n}": {n}',
     )
     return found
 
@@ -64,7 +68,8 @@ def shape_table(shapes: Mapping[str, str]) -> str:
 
 
 def parameters(arguments: Iterable[Mapping[str, object]]) -> str:
-    """The parameter list of a public function; once one may be omitted, all that follow have None as default."""
+    """The parameter list of a public function; once one may be omitted, all that follow have None
+    as default."""
     found, omitted = [], False
     for argument in arguments:
         omitted = omitted or bool(argument["omitted"])
@@ -73,7 +78,8 @@ def parameters(arguments: Iterable[Mapping[str, object]]) -> str:
 
 
 class Variables(dict[int, str]):
-    """Names of a program's values, given when first asked for: the hint or the op, numbered where that is taken."""
+    """Names of a program's values, given when first asked for: the hint or the op, numbered where
+    that is taken."""
 
     def __init__(self, program: Program, taken: Iterable[str]) -> None:
         super().__init__()

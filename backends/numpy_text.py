@@ -1,7 +1,8 @@
-"""Tile values in, NumPy expressions out: the table of formats, one entry per op, and the layout of tiles in arrays.
+"""Tile values in, NumPy expressions out: the table of formats, one entry per op, and the layout of
+tiles in arrays.
 
-A tile is an array [B, H, n, *axes] (in the carry, [B, H, *axes]). Operands are aligned to the axes of the result by indexing
-with None; products of two tiles over one axis are matrix products.
+A tile is an array [B, H, n, *axes] (in the carry, [B, H, *axes]). Operands are aligned to the axes
+of the result by indexing with None; products of two tiles over one axis are matrix products.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ ATOM, POWER, UNARY, PRODUCT, SUM, COMPARE, CHOICE = 9, 6, 5, 4, 3, 2, 1
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An expression, how tightly its outermost operator binds, and whether it is a Python number, not an array."""
+    """An expression, how tightly its outermost operator binds, and whether it is a Python number,
+    not an array."""
 
     code: str
     binds: int = ATOM
@@ -50,7 +52,10 @@ ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
     "min": ("np.minimum({}, {})", ATOM, (0, 0)),
     "mod": ("np.mod({}, {})", ATOM, (0, 0)),
     "logaddexp": ("np.logaddexp({}, {})", ATOM, (0, 0)),
-    **{f: (f"np.{f}({{}})", ATOM, (0,)) for f in ("exp", "log", "sqrt", "abs", "sign", "tanh", "sin", "cos")},
+    **{
+        f: (f"np.{f}({{}})", ATOM, (0,))
+        for f in ("exp", "log", "sqrt", "abs", "sign", "tanh", "sin", "cos")
+    },
     **{
         f: (f"{f}({{}})", ATOM, (0,))
         for f in ("sigmoid", "logsigmoid", "softplus", "gelu", "erf", "elu", "elu1")
@@ -117,7 +122,7 @@ class Formats:
     def contract(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
         """A product over axes: of matrices where it is one, else an einsum."""
         (a, b), (have_a, have_b) = ins, axes
-        over: Axes = inst.value  # type: ignore[assignment]
+        over: Axes = inst.value
         free_a = tuple(x for x in have_a if x not in over)
         free_b = tuple(x for x in have_b if x not in over)
         if len(over) == 1 and len(free_a) <= 1 and len(free_b) <= 1 and free_a != free_b:
@@ -138,7 +143,7 @@ class Formats:
         """A reduction over axes."""
 
         def run(inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-            at = [n - len(axes[0]) for n, x in enumerate(axes[0]) if x in inst.value]  # type: ignore[operator]
+            at = [n - len(axes[0]) for n, x in enumerate(axes[0]) if x in inst.value]
             where = str(at[0]) if len(at) == 1 else str(tuple(at))
             return Text(f"{ins[0].within(ATOM)}.{call}({where})")
 
@@ -156,7 +161,7 @@ class Formats:
 
     def rename(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
         """The same array, its axes in the order of the result."""
-        names = dict(inst.value)  # type: ignore[call-overload]
+        names = dict(inst.value)
         return self.moved(ins[0], tuple(names.get(x, x) for x in axes[0]), inst.axes)
 
     def other(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
@@ -184,14 +189,18 @@ def _opaque(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
 
 
 def _whole(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    ct = [] if inst.op == "whole" else [ins[0].code if axes[0] else f"{ins[0].within(ATOM)}[..., None]"]
+    ct = (
+        []
+        if inst.op == "whole"
+        else [ins[0].code if axes[0] else f"{ins[0].within(ATOM)}[..., None]"]
+    )
     code = f"{inst.op}({', '.join([*ct, ins[-1].code])})"
     bare = len(inst.axes) == (0 if inst.op == "whole" else 1)
     return Text(f"{code}[..., 0]" if bare else code)
 
 
 def _levels(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    log, strict = inst.value  # type: ignore[misc]
+    log, strict = inst.value
     return Text(f"levels({timed(ins[0], axes[0])}, log={log}, strict={strict})")
 
 
@@ -217,29 +226,37 @@ def _at(f: Formats, axis: str, axes: Axes) -> int:
 
 
 def _take(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    old, new, start, step = inst.value  # type: ignore[misc]
-    return Text(f"take({ins[0].code}, {_at(f, old, axes[0])}, {size_text(start)}, {step}, {f.lengths[new]})")
+    old, new, start, step = inst.value
+    return Text(
+        f"take({ins[0].code}, {_at(f, old, axes[0])}, {size_text(start)}, {step}, {f.lengths[new]})"
+    )
 
 
 def _put(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    old, new, start, step = inst.value  # type: ignore[misc]
+    old, new, start, step = inst.value
     where = f"{_at(f, new, axes[0])}, {size_text(start)}, {step}, {f.lengths[old]}"
-    return f.moved(Text(f"put({ins[0].code}, {where})"), tuple(old if x == new else x for x in axes[0]), inst.axes)
+    return f.moved(
+        Text(f"put({ins[0].code}, {where})"),
+        tuple(old if x == new else x for x in axes[0]),
+        inst.axes,
+    )
 
 
 def _concat(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    whole, parts = inst.value  # type: ignore[misc]
+    whole, parts = inst.value
     want = [tuple(part if x == whole else x for x in inst.axes) for part in parts]
     lengths = [", ".join(f.lengths[x] for x in axes_) for axes_ in want]
     spreads = [
-        f"spread({f.aligned(x, have, axes_).code}, {length})" if set(have) != set(axes_) else f.moved(x, have, axes_).code
+        f"spread({f.aligned(x, have, axes_).code}, {length})"
+        if set(have) != set(axes_)
+        else f.moved(x, have, axes_).code
         for x, have, axes_, length in zip(ins, axes, want, lengths)
     ]
     return Text(f"join({_at(f, whole, inst.axes)}, {', '.join(spreads)})")
 
 
 def _fold(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    rows, columns, flat = inst.value  # type: ignore[misc]
+    rows, columns, flat = inst.value
     rest = tuple(x for x in axes[0] if x not in (rows, columns))
     x = f.moved(ins[0], axes[0], (*rest, rows, columns))
     folded = Text(f"fold({x.code})")
@@ -247,7 +264,7 @@ def _fold(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
 
 
 def _unfold(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    rows, columns, flat = inst.value  # type: ignore[misc]
+    rows, columns, flat = inst.value
     rest = tuple(x for x in axes[0] if x != flat)
     x = f.moved(ins[0], axes[0], (*rest, flat))
     unfolded = Text(f"unfold({x.code}, {f.lengths[rows]}, {f.lengths[columns]})")
@@ -262,13 +279,16 @@ def _default(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
 Call = Callable[[Formats, Inst, list[Text], list[Axes]], Text]
 
 CALLS: dict[str, Call] = {
-    "const": lambda f, i, x, a: _number(float(i.value)),  # type: ignore[arg-type]
-    "size": lambda f, i, x, a: _size(i.value),  # type: ignore[arg-type]
-    "eye": lambda f, i, x, a: Text(f"np.eye({f.lengths[i.axes[0]]}, dtype={f.dtype})[None, None, None]"),
+    "const": lambda f, i, x, a: _number(float(i.value)),
+    "size": lambda f, i, x, a: _size(i.value),
+    "eye": lambda f, i, x, a: Text(
+        f"np.eye({f.lengths[i.axes[0]]}, dtype={f.dtype})[None, None, None]"
+    ),
     "mask": lambda f, i, x, a: Text(f"np.tril({x[0].code}{', -1' if i.value else ''})"),
     "row": _row,
     "place_row": lambda f, i, x, a: Text(
-        f"place_row({f.moved(x[0], a[0], i.axes[1:]).code}, {len(i.axes)}, {f.lengths['t']}, last={i.value})"
+        f"place_row({f.moved(x[0], a[0], i.axes[1:]).code}, {len(i.axes)}, {f.lengths['t']}, "
+        f"last={i.value})"
     ),
     "shift": lambda f, i, x, a: Text(f"shift({x[0].code}, {-len(i.axes)}, back={i.value})"),
     "scan": _scan,
@@ -279,13 +299,17 @@ CALLS: dict[str, Call] = {
     "whole_pull": _whole,
     "matrix": lambda f, i, x, a: Text(f"between({x[0].code})"),
     "matrix_pull": lambda f, i, x, a: Text(f"between_pull({x[0].code}, {x[1].code})[..., 0]"),
-    **{op: _runs for op in ("prefix", "suffix", "gram", "decayed", "prefix_pull", "suffix_pull")},
-    **{op: _opaque for op in ("meet", "meet_pull", "decayed_pull")},
-    "pick": lambda f, i, x, a: Text(f"{x[0].code}[{i.value}]" + ("" if len(i.axes) > 1 else "[..., 0]")),
+    **dict.fromkeys(("prefix", "suffix", "gram", "decayed", "prefix_pull", "suffix_pull"), _runs),
+    **dict.fromkeys(("meet", "meet_pull", "decayed_pull"), _opaque),
+    "pick": lambda f, i, x, a: Text(
+        f"{x[0].code}[{i.value}]" + ("" if len(i.axes) > 1 else "[..., 0]")
+    ),
     "take": _take,
     "put": _put,
     "concat": _concat,
-    "roll": lambda f, i, x, a: Text(f"np.roll({x[0].code}, {i.value[1]}, {_at(f, i.value[0], i.axes)})"),  # type: ignore[index]
+    "roll": lambda f, i, x, a: Text(
+        f"np.roll({x[0].code}, {i.value[1]}, {_at(f, i.value[0], i.axes)})"
+    ),
     "fold": _fold,
     "unfold": _unfold,
     "default": _default,

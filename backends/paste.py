@@ -21,7 +21,8 @@ def _parsed(module: str) -> tuple[str, ast.Module]:
 
 def _start(node: ast.stmt) -> int:
     decorators = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(d.lineno for d in decorators)])
+    first: int = min([node.lineno, *(d.lineno for d in decorators)])
+    return first
 
 
 def _is_head(node: ast.stmt) -> bool:
@@ -37,13 +38,18 @@ def imports(*modules: str) -> list[str]:
         for node in _parsed(module)[1].body:
             if isinstance(node, ast.Import):
                 plain.update(ast.unparse(ast.Import([alias])) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            elif isinstance(node, ast.ImportFrom) and _from_outside(node):
                 names = {ast.unparse(alias) for alias in node.names}
                 named.setdefault(node.module or "", set()).update(names)
     lines = sorted(plain, key=lambda line: ("numpy" in line, line))
     lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in named.items()]
     standard = sorted(line for line in lines if "numpy" not in line)
     return [*standard, "", *sorted(line for line in lines if "numpy" in line)]
+
+
+def _from_outside(node: ast.ImportFrom) -> bool:
+    """Whether an import is neither of a language feature nor of another module that is pasted."""
+    return (node.module or "").partition(".")[0] not in ("__future__", "lacc")
 
 
 def body(module: str) -> str:
@@ -88,4 +94,8 @@ def chosen(module: str, wanted: Iterable[str]) -> str:
         if _defines(node) & keep
     ]
     blank = ["\n\n\n" if piece.startswith(("def", "class", "@")) else "\n" for piece in pieces]
-    return "".join(gap + piece for gap, piece in zip(blank, pieces)).strip("\n") + "\n" if pieces else ""
+    return (
+        "".join(gap + piece for gap, piece in zip(blank, pieces)).strip("\n") + "\n"
+        if pieces
+        else ""
+    )

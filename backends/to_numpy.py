@@ -1,31 +1,48 @@
 """Derived tile programs and a plan in, one stand-alone NumPy file out.
 
-Its first part is the spec's own: for each pass what is prepared once, and the chunk functions forward and backward, each in the
-phases of `lacc.tile.split`. Below stand the kernels that these use and the runtime, pasted from the modules that define them.
+Its first part is the spec's own: for each pass what is prepared once, and the chunk functions
+forward and backward, each in the phases of `lacc.tile.split`. Below stand the kernels that these
+use and the runtime, pasted from the modules that define them.
 """
 
 from __future__ import annotations
 
 import keyword
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pprint import pformat
 
 from lacc import __version__
 from lacc.backends import paste
-from lacc.backends.base import environment, Variables
+from lacc.backends.base import Variables, environment
 from lacc.backends.numpy_text import ATOM, ELEMENTWISE, Formats, Text, size_text
-from lacc.plan.choose import Plan
+from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Size
 from lacc.tile.derive import Derived, Pass, Token
-from lacc.tile.program import Axes, Inst, Program
+from lacc.tile.program import Inst, Program
 from lacc.tile.rewrite import free_carry_of_solves, meet_once
 from lacc.tile.split import FIXED, phases
 
 CONTRACT, BLOCKS = "lacc.runtime.contract", "lacc.runtime.blocks"
+PLAN = "lacc.plan.plan"
 KERNELS, SCALARS, SAMPLERS = "lacc.tile.kernels", "lacc.ir.scalars", "lacc.library.samplers"
-RESERVED = ("np", "inputs", "states", "constants", "starts", "fixed", "last", "cotangents", "dstates", "dims", "dtype", "C", "n", "c")
+RESERVED = (
+    "np",
+    "inputs",
+    "states",
+    "constants",
+    "starts",
+    "fixed",
+    "last",
+    "cotangents",
+    "dstates",
+    "dims",
+    "dtype",
+    "C",
+    "n",
+    "c",
+)
 WIDTH = 96
 INITIAL = "States before the first token, where they are not 0."
 INITIAL_PULL = "The cotangents of params from those of the states before the first token."
@@ -41,7 +58,9 @@ class Function:
     lines: tuple[str, ...]
 
 
-def to_numpy(spec: Spec, derived: Derived, plan: Plan, signature: Signature, reserved: int = 0) -> str:
+def to_numpy(
+    spec: Spec, derived: Derived, plan: Plan, signature: Signature, reserved: int = 0
+) -> str:
     """The text of the module: ``NAME(...)``, ``NAME_step(...)``, ``NAME_vjp(...)``."""
     functions: list[Function] = []
     passes = []
@@ -55,11 +74,15 @@ def to_numpy(spec: Spec, derived: Derived, plan: Plan, signature: Signature, res
         functions += emitted.functions()
         token = emitted.entry()
     if derived.initial is not None:
-        functions.append(_plain(spec, derived.initial.forward, "initial(fixed, dims, dtype)", INITIAL))
+        functions.append(
+            _plain(spec, derived.initial.forward, "initial(fixed, dims, dtype)", INITIAL)
+        )
         head = "initial_pull(fixed, dstates, dims, dtype)"
         functions.append(_plain(spec, derived.initial.backward, head, INITIAL_PULL))
     if derived.promises is not None:
-        functions.append(_plain(spec, derived.promises, "promised(x, fixed, C, dims, dtype)", PROMISED))
+        functions.append(
+            _plain(spec, derived.promises, "promised(x, fixed, C, dims, dtype)", PROMISED)
+        )
     body = "\n".join(line for f in functions for line in (f.head, *f.lines))
     public = signature.name
     while public in _taken():
@@ -69,6 +92,7 @@ def to_numpy(spec: Spec, derived: Derived, plan: Plan, signature: Signature, res
         spec=spec,
         version=__version__,
         plan=plan,
+        plan_text=_pretty(replace(plan, why=())),
         public=public,
         signature=_pretty(signature),
         arguments=_arguments(spec),
@@ -84,17 +108,18 @@ def to_numpy(spec: Spec, derived: Derived, plan: Plan, signature: Signature, res
         states={s.ascii: _shape(s.shape) for s in spec.states if s.direction != "value"},
         counts=derived.counts,
         draws=sorted({a.draw for a in spec.args if a.draw}),
-        imports=paste.imports(CONTRACT, BLOCKS, KERNELS, SCALARS),
+        imports=paste.imports(CONTRACT, BLOCKS, PLAN, KERNELS, SCALARS),
         kernels=paste.chosen(KERNELS, _words(body)),
         scalars=paste.chosen(SCALARS, _words(body)),
         samplers=paste.chosen(SAMPLERS, [a.draw for a in spec.args if a.draw]),
+        planning=paste.body(PLAN),
         blocks=paste.body(BLOCKS),
         contract=paste.body(CONTRACT),
     )
 
 
 def _taken() -> set[str]:
-    return set().union(*map(paste.names, (CONTRACT, BLOCKS, KERNELS, SCALARS, SAMPLERS)))
+    return set().union(*map(paste.names, (CONTRACT, BLOCKS, PLAN, KERNELS, SCALARS, SAMPLERS)))
 
 
 def _words(text: str) -> set[str]:
@@ -114,12 +139,13 @@ def _by_dims(size: Size) -> str:
     text = size_text(size)
     for name in sorted(size.dims, key=len, reverse=True):
         text = " ".join(
-            word.replace(name, f'dims["{name}"]') if word.strip("()") == name else word for word in text.split(" ")
+            word.replace(name, f'dims["{name}"]') if word.strip("()") == name else word
+            for word in text.split(" ")
         )
     return text
 
 
-def _pretty(signature: Signature) -> str:
+def _pretty(signature: Signature | Plan) -> str:
     return pformat(signature, width=WIDTH, sort_dicts=False)
 
 
@@ -139,14 +165,24 @@ def _arguments(spec: Spec) -> list[dict[str, object]]:
                 first = lead.get((role if role == "input" else "param", a.per), "")
                 axes = ", ".join(part for part in (first, *map(str, a.shape)) if part)
                 omitted = a.default is not None or a.draw is not None
-                found.append({"name": a.ascii, "axes": f"[{axes}]", "doc": a.doc, "role": role, "omitted": omitted})
+                found.append(
+                    {
+                        "name": a.ascii,
+                        "axes": f"[{axes}]",
+                        "doc": a.doc,
+                        "role": role,
+                        "omitted": omitted,
+                    }
+                )
     return found
 
 
 class _Writer:
     """Writes the values of one program as lines of Python."""
 
-    def __init__(self, spec: Spec, program: Program, names: Variables, lengths: dict[str, str], lead: int) -> None:
+    def __init__(
+        self, spec: Spec, program: Program, names: Variables, lengths: dict[str, str], lead: int
+    ) -> None:
         self.spec = spec
         self.program = program
         self.names = names
@@ -168,9 +204,11 @@ class _Writer:
         crossing: frozenset[int] = frozenset(),
         aliased: frozenset[int] = frozenset(),
     ) -> list[str]:
-        """Assignments of the values ``wanted``, in order; what is used once is written where it is used.
+        """Assignments of the values ``wanted``, in order; what is used once is written where it is
+        used.
 
-        Values that cross to another phase have a name, those of ``aliased`` not where they are another name already.
+        Values that cross to another phase have a name, those of ``aliased`` not where they are
+        another name already.
         """
         found: list[str] = []
         for n in wanted:
@@ -201,7 +239,8 @@ class _Writer:
             return self.uses[n] < 2
         simple = inst.op in ELEMENTWISE or inst.op in ("contract", "mask", "sum", "row")
         repeated = any(
-            self.program.body[user].op == "silu" for user in range(n + 1, len(self.program.body))
+            self.program.body[user].op == "silu"
+            for user in range(n + 1, len(self.program.body))
             if n in self.program.body[user].ins
         )
         return self.uses[n] < 2 and simple and not repeated and len(text.code) < 56
@@ -257,7 +296,13 @@ class _Pass:
     """The functions of one pass over time (or of one token)."""
 
     def __init__(
-        self, spec: Spec, stage: Pass | Token, number: str, *, reverse: bool = False, token: bool = False
+        self,
+        spec: Spec,
+        stage: Pass | Token,
+        number: str,
+        *,
+        reverse: bool = False,
+        token: bool = False,
     ) -> None:
         self.spec = spec
         self.token = token
@@ -275,8 +320,12 @@ class _Pass:
         self.inputs += [n for n in index if n == "t"]
         self.fixed = [*loaded("param", "buffer"), *(n for n in index if n != "t")]
         self.last = loaded("last")
-        self.states = [n.removeprefix("state:") for n in self.forward.outs if n.startswith("state:")]
-        self.outputs = [n.removeprefix("stored:") for n in self.forward.outs if not n.startswith("state:")]
+        self.states = [
+            n.removeprefix("state:") for n in self.forward.outs if n.startswith("state:")
+        ]
+        self.outputs = [
+            n.removeprefix("stored:") for n in self.forward.outs if not n.startswith("state:")
+        ]
 
     def entry(self) -> dict[str, object]:
         """What the table of passes says of it."""
@@ -299,7 +348,7 @@ class _Pass:
         return [
             Function(
                 f"def prepare_{self.number}(C, dims, dtype, fixed, last):",
-                f"What {'a token needs' if self.token else 'chunks of C tokens need'} and no token changes.",
+                f"What {'a token needs' if self.token else 'chunks need'} and no token changes.",
                 tuple(self._prepare(forward, backward)),
             ),
             Function(
@@ -308,8 +357,9 @@ class _Pass:
                 tuple(forward.lines(comments=True)),
             ),
             Function(
-                f"def backward_{self.number}(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype):",
-                f"The reverse of forward_{self.number}: cotangents of outputs and next state in, of inputs and state out.",
+                f"def backward_{self.number}(inputs, starts, constants, cotangents, dstates, n, C, "
+                "dims, dtype):",
+                f"Cotangents of the inputs and states of forward_{self.number} from those it gives.",
                 tuple(backward.lines(comments=False)),
             ),
         ]
@@ -324,9 +374,16 @@ class _Pass:
         head = _unpack([local["param", n] for n in self.fixed], "fixed")
         head += _unpack([local["last", n] for n in self.last], "last")
         dims = _dim_lines(self.forward, lines) + [
-            line for line in _dim_lines(self.backward, lines) if line not in _dim_lines(self.forward, lines)
+            line
+            for line in _dim_lines(self.backward, lines)
+            if line not in _dim_lines(self.forward, lines)
         ]
-        return [*(head if lines or any(r != "()" for r in returned) else []), *dims, *lines, f"return {returned[0]}, {returned[1]}"]
+        return [
+            *(head if lines or any(r != "()" for r in returned) else []),
+            *dims,
+            *lines,
+            f"return {returned[0]}, {returned[1]}",
+        ]
 
 
 class _Body:
@@ -343,7 +400,7 @@ class _Body:
         self.names = Variables(program, self.local.used)
         for n, inst in enumerate(program.body):
             if inst.op == "load":
-                self.names[n] = self._loaded(*inst.value)  # type: ignore[misc]
+                self.names[n] = self._loaded(*inst.value)
         self.numbers = _numbers(program)
         used: dict[int, set[int]] = {n: set() for n in range(len(program.body))}
         for n, inst in enumerate(program.body):
@@ -353,9 +410,7 @@ class _Body:
             carry = name.startswith("state:") and not owner.token
             used[n].add(self._loop_of(name.removeprefix("state:")) if carry else self.last)
         self.crossing = frozenset(
-            n
-            for n, where in used.items()
-            if where - {self.phase[n]} and n not in self.numbers
+            n for n, where in used.items() if where - {self.phase[n]} and n not in self.numbers
         )
 
     def _loop_of(self, state: str) -> int:
@@ -366,7 +421,11 @@ class _Body:
             name = name.removeprefix("stored:")
         if kind == "state" and self.carried == "dstate":
             kind = "start"
-        kind = {"stored": "input", "index": "input" if name == "t" else "param", "buffer": "param"}.get(kind, kind)
+        kind = {
+            "stored": "input",
+            "index": "input" if name == "t" else "param",
+            "buffer": "param",
+        }.get(kind, kind)
         return self.local[kind, name]
 
     def _of(self, phase: int) -> list[int]:
@@ -428,7 +487,8 @@ class _Body:
         return writer.lines(wanted, comments, self.crossing, frozenset(wanted))
 
     def _loop(self, writer: _Writer, number: int, comments: bool) -> list[str]:
-        """The loop over the block's chunks that carries one group of states, and what it leaves for every chunk."""
+        """The loop over the block's chunks that carries one group of states, and what it leaves for
+        every chunk."""
         phase, body = 2 * number + 1, self.program.body
         inner = self._writer()
         inner.line = writer.line
@@ -436,7 +496,11 @@ class _Body:
             at = "0" if self.phase[n] == FIXED else "c"
             inner.texts[n] = text if text.number else Text(f"{text.within(ATOM)}[:, :, {at}]")
         states = self.loops[number]
-        loads = {n: self.local[self.carried, s] for s, n in self.program.loads(self.carried).items() if s in states}
+        loads = {
+            n: self.local[self.carried, s]
+            for s, n in self.program.loads(self.carried).items()
+            if s in states
+        }
         inner.texts.update({n: Text(name) for n, name in loads.items()})
         outs = {s: self.program.outs.get(f"state:{s}") for s in states}
         wanted = [n for n in self._of(phase) if body[n].op != "load"]
@@ -445,7 +509,9 @@ class _Body:
         kept |= {name for n, name in loads.items() if n in self.crossing}
         shown = [n for n in wanted if n in self.crossing and n not in outs.values()]
         shown += [
-            n for n in outs.values() if n is not None and n not in loads and self._read_after(n, phase)
+            n
+            for n in outs.values()
+            if n is not None and n not in loads and self._read_after(n, phase)
         ]
         every = "range(n)" if self.carried == "state" else "reversed(range(n))"
         stacked = [*sorted(kept), *(self.names[n] for n in shown)]
@@ -457,10 +523,12 @@ class _Body:
         moves = []
         for s in states:
             name, out = self.local[self.carried, s], outs[s]
-            text = f"np.zeros_like({name})" if out is None else inner.texts[out].code
-            moves += [(name, text)] if text != name else []
+            after = f"np.zeros_like({name})" if out is None else inner.texts[out].code
+            moves += [(name, after)] if after != name else []
         if moves:
-            result.append(f"    {', '.join(m[0] for m in moves)} = {', '.join(m[1] for m in moves)}")
+            result.append(
+                f"    {', '.join(m[0] for m in moves)} = {', '.join(m[1] for m in moves)}"
+            )
         result += [f"{name}_at = np.stack({name}_at, 2)" for name in stacked]
         writer.texts.update({n: Text(f"{name}_at") for n, name in loads.items()})
         writer.texts.update({n: Text(f"{self.names[n]}_at") for n in shown})
@@ -468,7 +536,9 @@ class _Body:
 
     def _read_after(self, n: int, phase: int) -> bool:
         """Whether a later phase reads the value, beside its being carried on."""
-        return any(n in inst.ins and self.phase[u] > phase for u, inst in enumerate(self.program.body))
+        return any(
+            n in inst.ins and self.phase[u] > phase for u, inst in enumerate(self.program.body)
+        )
 
     def _result(self, writer: _Writer, carried: list[str]) -> str:
         owner, outs = self.owner, self.program.outs
@@ -478,7 +548,9 @@ class _Body:
 
         if owner.token:
             states = [
-                f"{value(f'state:{s}')}[:, :, 0]" if f"state:{s}" in outs else f"np.zeros_like({c}[:, :, 0])"
+                f"{value(f'state:{s}')}[:, :, 0]"
+                if f"state:{s}" in outs
+                else f"np.zeros_like({c}[:, :, 0])"
                 for s, c in zip(owner.states, carried)
             ]
         else:
@@ -487,14 +559,17 @@ class _Body:
             outputs = [value(name if name in outs else f"stored:{name}") for name in owner.outputs]
             starts = "()" if owner.token else _pack([f"{name}_at" for name in carried])
             return f"return {_pack(outputs)}, {_pack(states)}, {starts}"
-        inputs = [value(f"input:{n}" if f"input:{n}" in outs else f"stored:{n}") for n in owner.inputs]
+        inputs = [
+            value(f"input:{n}" if f"input:{n}" in outs else f"stored:{n}") for n in owner.inputs
+        ]
         fixed = [value(f"param:{n}") for n in owner.fixed]
         last = [value(f"last:{n}") for n in owner.last]
         return f"return {_pack(inputs)}, {_pack(fixed)}, {_pack(last)}, {_pack(states)}"
 
 
 class _Names(dict[tuple[str, str], str]):
-    """Variables for what a pass is given, by (kind, name); ``used`` holds all names that are taken."""
+    """Variables for what a pass is given, by (kind, name); ``used`` holds all names that are
+    taken."""
 
     def __init__(self, used: set[str]) -> None:
         super().__init__()
@@ -543,12 +618,16 @@ def _plain(spec: Spec, program: Program, head: str, doc: str) -> Function:
     source = {"input": "x", "dstate": "dstates"}
     for n, inst in enumerate(program.body):
         if inst.op == "load":
-            kind, name = inst.value  # type: ignore[misc]
+            kind, name = inst.value
             kind = "input" if (kind, name) == ("index", "t") else kind
             writer.texts[n] = Text(f'{source.get(kind, "fixed")}["{name}"]')
     lines = writer.lines([n for n, inst in enumerate(program.body) if inst.op != "load"])
-    outs = ", ".join(f'"{name.rpartition(":")[2]}": {writer.texts[n].code}' for name, n in program.outs.items())
-    return Function(f"def {head}:", doc, (*_dim_lines(program, [*lines, outs]), *lines, f"return {{{outs}}}"))
+    outs = ", ".join(
+        f'"{name.rpartition(":")[2]}": {writer.texts[n].code}' for name, n in program.outs.items()
+    )
+    return Function(
+        f"def {head}:", doc, (*_dim_lines(program, [*lines, outs]), *lines, f"return {{{outs}}}")
+    )
 
 
 def identifier(label: str) -> str:
@@ -557,5 +636,3 @@ def identifier(label: str) -> str:
     if offset:
         return f"{name}_{offset.lstrip('-')}_ago"
     return label if label.isidentifier() else f"stored{label.replace('.', '_')}"
-
-

@@ -1,8 +1,9 @@
 """A typed expression in, its sum of terms linear in states out, in index notation.
 
-Every tensor gets index names for its axes and contraction is the only product of two of them, so operators commute and
-the order of a matrix chain, or K x V against V x K, does not matter. Linearity follows the op table's column. Parts that
-hold no state stay opaque, unless they span two indices and are made of outer products, `diag` and `I`.
+Every tensor gets index names for its axes and contraction is the only product of two of them, so
+operators commute and the order of a matrix chain, or K x V against V x K, does not matter.
+Linearity follows the op table's column. Parts that hold no state stay opaque, unless they span two
+indices and are made of outer products, `diag` and `I`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class NotAffine(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """``Π coefficients · state[indices]``, summed over every index that is not free; state None: a write."""
+    """``Π coefficients · state[indices]``, summed over every index that is not free; state None: a
+    write."""
 
     coefficients: tuple[Part, ...]
     state: Part | None = None
@@ -40,14 +42,16 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A term with its contractions done: one expression per set of indices, and the state it multiplies."""
+    """A term with its contractions done: one expression per set of indices, and the state it
+    multiplies."""
 
     factors: dict[tuple[int, ...], Expr]
     state: Part | None
 
 
 class Affine:
-    """Expands expressions over the states that ``is_state`` picks. One instance numbers indices for one expansion."""
+    """Expands expressions over the states that ``is_state`` picks. One instance numbers indices for
+    one expansion."""
 
     def __init__(self, build: Builder, is_state: Callable[[Expr], bool]) -> None:
         self._build = build
@@ -78,7 +82,8 @@ class Affine:
                     ) or any(self._dependent[id(arg)] for arg in node.args)
         return self._dependent[id(expr)]
 
-    # ---- expansion -------------------------------------------------------------------------------------------
+    # ---- expansion
+    # -------------------------------------------------------------------------------------------
 
     def terms(self, expr: Expr, at: Indices) -> list[Term]:
         """The terms of ``expr`` at ``at``; NotAffine where it is not linear in the states."""
@@ -165,14 +170,18 @@ class Affine:
         right: Indices = (inner,) if len(b.shape) == 1 else (inner, free[-1] if free else None)
         return self._times(expr, self.terms(a, left), self.terms(b, right))
 
-    # ---- contraction -----------------------------------------------------------------------------------------
+    # ---- contraction
+    # -----------------------------------------------------------------------------------------
 
     def product(self, term: Term, free: Indices) -> Product:
-        """The term with its deltas and S-free contractions done. NotAffine where a factor spans too much."""
+        """The term with its deltas and S-free contractions done. NotAffine where a factor spans too
+        much."""
         parts = [(e, i) for e, i in term.coefficients]
         state = term.state
         kept = {i for i in free if i is not None}
-        while (delta := next((p for p in parts if p[0].op == _DELTA and p[1][0] != p[1][1]), None)) is not None:
+        while (
+            delta := next((p for p in parts if p[0].op == _DELTA and p[1][0] != p[1][1]), None)
+        ) is not None:
             row, column = delta[1]
             old, new = (column, row) if column not in kept else (row, column)
             if old in kept:
@@ -184,7 +193,9 @@ class Affine:
         parts = [p for p in parts if not (p[0].op == _DELTA and p[1][0] == p[1][1])]
         touched = kept | {i for i in (state[1] if state else ()) if i is not None}
         factors = self._gather(parts)
-        while (bound := next((i for k in factors for i in k if i not in touched), None)) is not None:
+        while (
+            bound := next((i for k in factors for i in k if i not in touched), None)
+        ) is not None:
             self._contract(factors, bound)
         return Product(factors, state)
 

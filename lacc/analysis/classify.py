@@ -1,6 +1,8 @@
-"""A spec in, its recurrences in canonical form out: one per component of the state graph, in an order that can run.
+"""A spec in, its recurrences in canonical form out: one per component of the state graph, in an
+order that can run.
 
-The class is read off the index structure of the expanded update (`affine.py`). With S[i, j] and free indices o0, o1:
+The class is read off the index structure of the expanded update (`affine.py`). With S[i, j] and
+free indices o0, o1:
 
     no S                      a write
     S[o0, o1]                 a decay by the coefficients, grouped by the indices they carry
@@ -53,7 +55,8 @@ def _refused(
 
 
 def _tropical(state: State) -> str:
-    """The kind of ``m = max(m + f, i)`` and ``z = logaddexp(z + f, k)``; "nonlinear" for anything else."""
+    """The kind of ``m = max(m + f, i)`` and ``z = logaddexp(z + f, k)``; "nonlinear" for anything
+    else."""
     update = state.update
     if update.op not in _TROPICAL:
         return "nonlinear"
@@ -69,13 +72,13 @@ def _tropical(state: State) -> str:
 
 
 def _holds(expr: Expr, state: str) -> bool:
-    return any(n.op == "state" and n.value[0] == state for n in expr.walk())  # type: ignore[index]
+    return any(n.op == "state" and n.value[0] == state for n in expr.walk())
 
 
 def affine_step(state: State) -> Recurrence:
     """The canonical form of one state's update. Raises NotAffine where it has none."""
     build = Builder(state.span)
-    affine = Affine(build, lambda leaf: leaf.value[0] == state.name)  # type: ignore[index]
+    affine = Affine(build, lambda leaf: leaf.reference[0] == state.name)
     free = affine.indices(state.update)
     products = [affine.product(term, free) for term in affine.terms(state.update, free)]
     axis = {index: n for n, index in enumerate(i for i in free if i is not None)}
@@ -108,9 +111,15 @@ def _write(product: Product, axis: dict[int, int]) -> Write:
 
 
 def _low_rank(
-    build: Builder, product: Product, contracted: int, bound: int, live: tuple[int, ...], state: State
+    build: Builder,
+    product: Product,
+    contracted: int,
+    bound: int,
+    live: tuple[int, ...],
+    state: State,
 ) -> LowRank:
-    """``a (bᵀ S)``: the column factor alone in ``a``, every scalar in ``b``, so that columns can be shared."""
+    """``a (bᵀ S)``: the column factor alone in ``a``, every scalar in ``b``, so that columns can be
+    shared."""
     a: Expr | None = None
     b: Expr | None = None
     scalar = build.number(1)
@@ -166,9 +175,7 @@ def _classified(
     )
 
 
-def _sum_of(
-    build: Builder, state: State, decays: list[tuple[Factor, ...]]
-) -> tuple[Factor, ...]:
+def _sum_of(build: Builder, state: State, decays: list[tuple[Factor, ...]]) -> tuple[Factor, ...]:
     """Several kept terms are one decay: their sum, on the axes that any of them has."""
     if not decays:
         return (Factor((), build.number(0)),)
@@ -249,9 +256,11 @@ def _transition(decay: tuple[Factor, ...], erases: list[LowRank]) -> str:
 
 
 def _least(build: Builder, erases: list[LowRank]) -> list[LowRank]:
-    """The fewest pairs: terms that share a column add their rows, terms that share a row add their columns.
+    """The fewest pairs: terms that share a column add their rows, terms that share a row add their
+    columns.
 
-    Terms are the edges of a bipartite graph of columns and rows; a minimum vertex cover is the rank.
+    Terms are the edges of a bipartite graph of columns and rows; a minimum vertex cover is the
+    rank.
     """
     ends = [(("a", id(erase.a)), ("b", id(_bare(erase.b)))) for erase in erases]
     cover = fewest_covering(ends)
@@ -304,7 +313,8 @@ def _joined(build: Builder, shared: str, group: list[LowRank]) -> LowRank:
 
 
 def _mergeable(erases: list[LowRank], writes: list[Write]) -> bool:
-    """Whether every erase's column is, scalars aside, the column of exactly one write and there are no other writes."""
+    """Whether every erase's column is, scalars aside, the column of exactly one write and there are
+    no other writes."""
     if len(erases) != len(writes):
         return False
     columns = [w.on((erases[0].axis,)) for w in writes]

@@ -1,6 +1,8 @@
-"""A spec in, its passes over time out: which states run together, in which direction, and where each output is read.
+"""A spec in, its passes over time out: which states run together, in which direction, and where
+each output is read.
 
-A state that needs another one of the other direction, or another's last value (`S[T]`), runs in a later pass.
+A state that needs another one of the other direction, or another's last value (`S[T]`), runs in a
+later pass.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from lacc.spec.model import Expr, Spec
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One pass: ``direction`` "forward" or "backward", the states it carries and the outputs it gives."""
+    """One pass: ``direction`` "forward" or "backward", the states it carries and the outputs it
+    gives."""
 
     direction: str
     states: tuple[str, ...]
@@ -36,7 +39,8 @@ def through_values(spec: Spec, expr: Expr) -> frozenset[Need]:
 
 
 def stages(spec: Spec, order: tuple[str, ...]) -> tuple[Stage, ...]:
-    """The passes in order; ``order`` lists the states, each after those it needs. At least one pass."""
+    """The passes in order; ``order`` lists the states, each after those it needs. At least one
+    pass."""
     level: dict[str, int] = {}
     direction = {s.name: s.direction for s in spec.states}
     for name in order:

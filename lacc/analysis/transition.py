@@ -1,10 +1,14 @@
-"""The canonical form of one recurrence: what the affine analysis finds, the builder lowers and the reports print.
+"""The canonical form of one recurrence: what the affine analysis finds, the builder lowers and the
+reports print.
 
-Notation: a state S with axes 0, 1 (rows K, columns V in the papers; a vector state has axis 0 only). One token does
+Notation: a state S with axes 0, 1 (rows K, columns V in the papers; a vector state has axis 0
+only). One token does
 
-    S  <-  Π decays ⊙ S  +  Σ a (bᵀ S)  +  Σ Π parts          decays, a, b and parts hold no value of S
+    S  <-  Π decays ⊙ S  +  Σ a (bᵀ S)  +  Σ Π parts          decays, a, b and parts hold no value
+    of S
 
-Every factor is a typed `Expr` of shape () or of the axes it acts on, so it prints as the paper writes it.
+Every factor is a typed `Expr` of shape () or of the axes it acts on, so it prints as the paper
+writes it.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """An S-free expression acting on ``axes`` of the state: () a scalar, (0,) rows, (1,) columns, (0, 1) each entry."""
+    """An S-free expression acting on ``axes`` of the state: () a scalar, (0,) rows, (1,) columns,
+    (0, 1) each entry."""
 
     axes: Axes
     expr: Expr
@@ -26,7 +31,8 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """A rank-one term ``a (bᵀ S)`` that contracts ``axis`` of the state (0: left, an erase of rows; 1: right)."""
+    """A rank-one term ``a (bᵀ S)`` that contracts ``axis`` of the state (0: left, an erase of rows;
+    1: right)."""
 
     axis: int
     a: Expr
@@ -35,7 +41,8 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A term without S: the product of ``factors``, at most one per set of axes (`k vᵀ` is rows k times columns v)."""
+    """A term without S: the product of ``factors``, at most one per set of axes (`k vᵀ` is rows k
+    times columns v)."""
 
     factors: tuple[Factor, ...]
 
@@ -57,7 +64,8 @@ class Recurrence:
     """One component of the state graph in canonical form.
 
     kind       "affine" | "maxplus" | "logsumexp" | "nonlinear" | "value" (no memory of itself)
-    transition the class, for affine ones: "identity", "scalar", "diagonal (rows)", "diagonal (columns)",
+    transition the class, for affine ones: "identity", "scalar", "diagonal (rows)", "diagonal
+    (columns)",
                "diagonal (both sides)", "elementwise", "low rank", "dense", "coupled"
     decays     factors whose product multiplies S entry by entry; empty for the identity
     erases     low-rank terms; least in number

@@ -1,4 +1,5 @@
-"""Typed expressions in, new interned typed expressions out: how passes after the checker write expressions."""
+"""Typed expressions in, new interned typed expressions out: how passes after the checker write
+expressions."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from lacc.spec.shapes import ONE, Shape, Size
 
 
 class Builder:
-    """Builds nodes at one span, with the identities that keep results readable (1·x is x, --x is x)."""
+    """Builds nodes at one span, with the identities that keep results readable (1·x is x, --x is
+    x)."""
 
     def __init__(self, span: Span) -> None:
         self._intern = Interner()

@@ -1,4 +1,5 @@
-"""A spec in, its dependency graph out: which state or output needs which state, and how late (the one door to networkx)."""
+"""A spec in, its dependency graph out: which state or output needs which state, and how late (the
+one door to networkx)."""
 
 from __future__ import annotations
 
@@ -18,16 +19,18 @@ class Need:
 
 def needs(expr: Expr) -> frozenset[Need]:
     """The states that ``expr`` reads."""
-    return frozenset(Need(*node.value) for node in expr.walk() if node.op == "state")  # type: ignore[misc]
+    return frozenset(Need(*node.value) for node in expr.walk() if node.op == "state")
 
 
 def components(spec: Spec) -> tuple[tuple[str, ...], ...]:
-    """Strongly connected components of the states, each after those it needs; names in declared order."""
+    """Strongly connected components of the states, each after those it needs; names in declared
+    order."""
     return ordered_groups({s.name: {need.state for need in needs(s.update)} for s in spec.states})
 
 
 def ordered_groups(needed: Mapping[str, Iterable[str]]) -> tuple[tuple[str, ...], ...]:
-    """Names grouped where they need one another, each group after those it needs; ties in the order given."""
+    """Names grouped where they need one another, each group after those it needs; ties in the order
+    given."""
     order = {name: n for n, name in enumerate(needed)}
     edges = [(need, name) for name, all_needs in needed.items() for need in all_needs]
     if all(order[need] <= order[name] for need, name in edges):
@@ -43,7 +46,8 @@ def ordered_groups(needed: Mapping[str, Iterable[str]]) -> tuple[tuple[str, ...]
 
 
 def fewest_covering(edges: Collection[tuple[Hashable, Hashable]]) -> set[Hashable]:
-    """The fewest nodes that touch every edge of a bipartite graph of (left, right) edges (König's theorem)."""
+    """The fewest nodes that touch every edge of a bipartite graph of (left, right) edges (König's
+    theorem)."""
     if len(edges) == 1:
         return {left for left, _ in edges}
     import networkx as nx

@@ -1,8 +1,10 @@
-"""Passes over time and dense arrays in, outputs, final states and gradients out, a block of chunks at a time.
+"""Passes over time and dense arrays in, outputs, final states and gradients out, a block of chunks
+at a time.
 
-This module stands alone (NumPy only): its text is also pasted into every emitted NumPy file, as `contract.py` is, whose `Core`
-it makes. A tile is an array [B, H, n, *axes] for n chunks; C is the chunk's length, the first of a tile's axes where it is
-over time. A block's tiles are small enough to stay in cache, so long sequences stream through them.
+This module stands alone (NumPy only): its text is also pasted into every emitted NumPy file, as
+`contract.py` is, whose `Core` it makes. A tile is an array [B, H, n, *axes] for n chunks; C is the
+chunk's length, the first of a tile's axes where it is over time. A block's tiles are small enough
+to stay in cache, so long sequences stream through them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from lacc.plan.plan import Plan
+
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Any]
 KEPT = 64  # tokens between two states that the backward pass of a token program keeps
@@ -20,13 +24,16 @@ KEPT = 64  # tokens between two states that the backward pass of a token program
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over time. Names of ``inputs`` with a token axis: an argument, "NAME@-2" (delayed), "t" (positions) or a
-    stored value "0.1"; ``fixed``: params, buffers and "head", "H", "T"; ``last``: final states of earlier passes.
+    """One pass over time. Names of ``inputs`` with a token axis: an argument, "NAME@-2" (delayed),
+    "t" (positions) or a stored value "0.1"; ``fixed``: params, buffers and "head", "H", "T";
+    ``last``: final states of earlier passes.
 
     ``prepare(C, dims, dtype, fixed, last) -> constants`` of both directions;
-    ``forward(inputs, states, constants, n, C, dims, dtype) -> (outputs, states, starts)``, starts: the states of every chunk;
-    ``backward(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype) -> (dinputs, dfixed, dlast, dstates)``;
-    arguments and results are tuples in the order of the names; None stands for what is not there.
+    ``forward(inputs, states, constants, n, C, dims, dtype) -> (outputs, states, starts)``, starts:
+    the states of every chunk;
+    ``backward(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype) -> (dinputs,
+    dfixed, dlast, dstates)``; arguments and results are tuples in the order of the names; None
+    stands for what is not there.
     """
 
     reverse: bool
@@ -41,18 +48,10 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How to run: ``mode(T, dims)`` and ``chunk`` where the caller leaves it open, ``block`` the chunks' floats at a time."""
-
-    mode: Callable[[int, Mapping[str, int]], str]
-    chunk: int
-    block: int
-
-
-@dataclass(frozen=True)
 class Program:
-    """Everything that a spec computes: ``passes`` by chunks, ``token`` one at a time, ``delays`` of inputs, state fields with
-    their shapes by dims, ``initial`` states that are not 0 with the gradient of their params."""
+    """Everything that a spec computes: ``passes`` by chunks, ``token`` one at a time, ``delays`` of
+    inputs, state fields with their shapes by dims, ``initial`` states that are not 0 with the
+    gradient of their params."""
 
     passes: tuple[Pass, ...]
     token: Pass | None
@@ -88,20 +87,18 @@ class Call:
 
     def __init__(self, program: Program, x: Arrays, state: Arrays, run: Any) -> None:
         self.program, self.run, self.x, self.state = program, run, dict(x), dict(state)
-        mode = run.mode
-        if mode == "auto":
-            mode = program.plan.mode(run.T, run.dims)
+        plan, heads = program.plan, run.B * run.H
+        mode, C = plan.choose(run.T, heads, run.dims, run.mode)
         self.by_token = mode == "recurrent"
         self.passes = program.passes
         if self.by_token and program.token is not None:
             self.passes = (program.token,)
-        self.C = {"parallel": max(run.T, 1), "recurrent": 1}.get(mode, run.chunk or program.plan.chunk)
-        self.C = max(1, min(self.C, run.T))
-        widths = [int(np.prod(x.shape[3:])) for x in self.x.values() if x is not None and x.ndim > 2]
-        floats = run.B * run.H * self.C * (self.C + 3 * sum(widths))
-        self.n = 1 if self.by_token else max(1, min(program.plan.block // max(floats, 1), 16))
+        self.C = max(1, min(run.chunk or C, run.T))
+        self.n = 1 if self.by_token else plan.together(self.C, heads, run.dims)
         self.fixed = {
-            name: None if self.x[name] is None else self.x[name].astype(run.dtype, copy=False)[None, :, None]
+            name: None
+            if self.x[name] is None
+            else self.x[name].astype(run.dtype, copy=False)[None, :, None]
             for name in program.params
         }
         self.fixed["head"] = np.arange(run.H, dtype=run.dtype)[None, :, None]
@@ -113,7 +110,9 @@ class Call:
             if name in self.started:
                 whole = (run.B, run.H, *shape(run.dims))
                 given = first.get(name)
-                self.state[name] = np.broadcast_to(0.0 if given is None else given[:, :, 0], whole).astype(run.dtype)
+                self.state[name] = np.broadcast_to(
+                    0.0 if given is None else given[:, :, 0], whole
+                ).astype(run.dtype)
         for label in {name for p in self.passes for name in p.inputs if "@" in name}:
             name, offset = label.split("@")
             self.x[label] = self.delayed(name, -int(offset))
@@ -145,7 +144,9 @@ class Call:
             found.append(None if x is None else x.astype(self.run.dtype, copy=False))
         return tuple(found)
 
-    def put(self, p: Pass, into: Array, value: Array, at: int, n: int, C: int, add: bool = False) -> None:
+    def put(
+        self, p: Pass, into: Array, value: Array, at: int, n: int, C: int, add: bool = False
+    ) -> None:
         """A block's tiles into their tokens."""
         view = tiles(into[:, ::-1] if p.reverse else into, at, n, C)
         assert view is not None
@@ -201,26 +202,42 @@ class Call:
             for name, x in self.x.items()
             if x is not None and name not in program.params and x.ndim > 2
         }
-        dparams = {n: np.zeros(self.x[n].shape, run.dtype) for n in program.params if self.x[n] is not None}
+        dparams = {
+            n: np.zeros(self.x[n].shape, run.dtype) for n in program.params if self.x[n] is not None
+        }
         dstate = {
-            name: np.zeros_like(self.state[name]) if ends.get(name) is None else np.array(ends[name])
+            name: np.zeros_like(self.state[name])
+            if ends.get(name) is None
+            else np.array(ends[name])
             for name in program.states
         }
-        cotangents = {**{name: None for name in program.outputs}, **cotangents}
+        cotangents = {**dict.fromkeys(program.outputs), **cotangents}
         for number, p in reversed(list(enumerate(self.passes))):
             dstates = tuple(dstate[name] for name in p.states)
             for (at, n, C), starts in self.reversed_blocks(p, number, kept[number]):
                 constants = self.constant(p, number, C)
-                pulled = tuple(self.cotangent(p, name, cotangents, dx, at, n, C) for name in p.outputs)
+                pulled = tuple(
+                    self.cotangent(p, name, cotangents, dx, at, n, C) for name in p.outputs
+                )
                 dinputs, dfixed, dlast, dstates = p.backward(
-                    self.inputs(p, at, n, C), starts, constants, pulled, dstates, n, C, run.dims, run.dtype
+                    self.inputs(p, at, n, C),
+                    starts,
+                    constants,
+                    pulled,
+                    dstates,
+                    n,
+                    C,
+                    run.dims,
+                    run.dtype,
                 )
                 for name, d in zip(p.inputs, dinputs):
                     if d is not None and name in dx:
                         self.put(p, dx[name], d, at, n, C, add=True)
                 for name, d in zip(p.fixed, dfixed):
                     if d is not None and name in dparams:
-                        dparams[name] += np.broadcast_to(d, (*d.shape[:1], run.H, *d.shape[2:])).sum((0, 2))
+                        dparams[name] += np.broadcast_to(
+                            d, (*d.shape[:1], run.H, *d.shape[2:])
+                        ).sum((0, 2))
                 for name, d in zip(p.last, dlast):
                     if d is not None:
                         dstate[name] = dstate[name] + d.sum(2)
@@ -230,8 +247,8 @@ class Call:
     def reversed_blocks(
         self, p: Pass, number: int, kept: list[Any]
     ) -> Iterator[tuple[tuple[int, int, int], Any]]:
-        """Blocks from last to first, each with the states that its chunks start from; those between kept tokens are made
-        again, so that memory does not grow with a state per token."""
+        """Blocks from last to first, each with the states that its chunks start from; those between
+        kept tokens are made again, so that memory does not grow with a state per token."""
         run, blocks = self.run, list(spans(self.run.T, self.C, self.n))
         if not self.by_token:
             yield from zip(reversed(blocks), reversed(kept))
@@ -253,7 +270,10 @@ class Call:
         whole = given.get(name) if name in self.program.outputs else dx[name]
         if whole is None:
             shape = self.program.outputs[name](self.run.dims)
-            return np.zeros((self.run.B, self.run.H, n, *(() if self.by_token else (C,)), *shape), self.run.dtype)
+            return np.zeros(
+                (self.run.B, self.run.H, n, *(() if self.by_token else (C,)), *shape),
+                self.run.dtype,
+            )
         part = tiles(whole[:, ::-1] if p.reverse else whole, at, n, C)
         assert part is not None
         return (part[:, :, :, 0] if self.by_token else part).astype(self.run.dtype, copy=False)
@@ -261,12 +281,15 @@ class Call:
     def collected(
         self, dx: Arrays, dparams: Arrays, dstate: Arrays, ends: Arrays
     ) -> tuple[Arrays, Arrays]:
-        """Gradients by argument: delays taken back to their inputs and pasts, starts to the params that make them."""
+        """Gradients by argument: delays taken back to their inputs and pasts, starts to the params
+        that make them."""
         program, T = self.program, self.run.T
         initial = dict(dstate)
         for name, reach in program.delays.items():
             past = self.state[f"{name}_past"]
-            rows = np.zeros((past.shape[0], reach + T, *np.moveaxis(past, 2, 1).shape[2:]), self.run.dtype)
+            rows = np.zeros(
+                (past.shape[0], reach + T, *np.moveaxis(past, 2, 1).shape[2:]), self.run.dtype
+            )
             rows[:, reach:] += dx[name]
             if ends.get(f"{name}_past") is not None:
                 rows[:, T:] += np.moveaxis(ends[f"{name}_past"], 2, 1)
@@ -276,11 +299,16 @@ class Call:
             dx[name], initial[f"{name}_past"] = rows[:, reach:], np.moveaxis(rows[:, :reach], 1, 2)
         if program.initial_pull is not None:
             run = self.run
-            made = {n: (d if n in self.started else np.zeros_like(d))[:, :, None] for n, d in dstate.items()}
+            made = {
+                n: (d if n in self.started else np.zeros_like(d))[:, :, None]
+                for n, d in dstate.items()
+            }
             pulled = program.initial_pull(self.fixed, made, run.dims, run.dtype)
             for name, d in pulled.items():
                 if d is not None and name in dparams:
-                    dparams[name] += np.broadcast_to(d, (*d.shape[:1], run.H, *d.shape[2:])).sum((0, 2))
+                    dparams[name] += np.broadcast_to(d, (*d.shape[:1], run.H, *d.shape[2:])).sum(
+                        (0, 2)
+                    )
         return {**dx, **dparams}, initial
 
 
@@ -302,18 +330,26 @@ def run_backward(
 def run_step(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[Arrays, Arrays]:
     """One token: as `run_forward` without the time axis, by the program of a token."""
     token = {
-        name: value if value is None or name in program.params else value[:, None] for name, value in x.items()
+        name: value if value is None or name in program.params else value[:, None]
+        for name, value in x.items()
     }
     outputs, final = run_forward(program, token, state, Single(run))
     return {name: value[:, 0] for name, value in outputs.items()}, final
 
 
 def run_promises(
-    program: Program, said: Sequence[tuple[str, str, str]], function: Callable[..., Arrays], x: Arrays, run: Any
+    program: Program,
+    said: Sequence[tuple[str, str, str]],
+    function: Callable[..., Arrays],
+    x: Arrays,
+    run: Any,
 ) -> list[tuple[str, str, Array]]:
     """(argument, text, where it holds) for every `where` whose arguments are there."""
     call = Call(program, x, {}, run)
-    wide = {name: None if a is None else tiles(np.asarray(a, run.dtype), 0, 1, run.T) for name, a in call.x.items()}
+    wide = {
+        name: None if a is None else tiles(np.asarray(a, run.dtype), 0, 1, run.T)
+        for name, a in call.x.items()
+    }
     holds = function(wide, call.fixed, run.T, run.dims, run.dtype)
     found = {name: np.asarray(holds[name]) for name, _, _ in said}
     found = {n: h if h.ndim < 4 else np.swapaxes(h[:, :, 0], 1, 2) for n, h in found.items()}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from lacc.diagnostics import Span
 from lacc.spec.shapes import Shape, Size
@@ -43,9 +44,15 @@ class Expr:
 
     op: str
     args: tuple[Expr, ...]
-    value: object
+    value: Any
     shape: Shape
     span: Span = field(repr=False)
+
+    @property
+    def reference(self) -> tuple[str, Any]:
+        """(name, when) of a state or an input."""
+        name, when = self.value
+        return name, when
 
     def walk(self) -> Iterator[Expr]:
         """Every node below and including this one, once each, arguments before their users."""

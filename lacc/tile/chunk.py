@@ -1,13 +1,17 @@
-"""Recurrences in canonical form in, the tile program of one chunk out: all states and outputs of one pass over time.
+"""Recurrences in canonical form in, the tile program of one chunk out: all states and outputs of
+one pass over time.
 
-Notation: S0 the state a chunk starts from, S1 the one it leaves; q reads by contracting axis c of the state, f is the other
-axis; writes x yᵀ with x on c; P[t, s] the decay from s to t. With a decay on each axis
+Notation: S0 the state a chunk starts from, S1 the one it leaves; q reads by contracting axis c of
+the state, f is the other axis; writes x yᵀ with x on c; P[t, s] the decay from s to t. With a decay
+on each axis
 
-    o  =  (q · prefix_c) S0 · prefix_f  +  (Gram_c(q, x) ⊙ P) y          Gram and P over s <= t, or s < t before the update
+    o  =  (q · prefix_c) S0 · prefix_f  +  (Gram_c(q, x) ⊙ P) y          Gram and P over s <= t, or
+    s < t before the update
     S1 =  whole · S0  +  Σ_t (x · suffix_c) (y · suffix_f)ᵀ
 
-A low-rank term a (bᵀ S) makes the written values the solution of a unit lower triangular system (`_solved`). A state that is
-read entry by entry, not by contraction, is scanned along time instead (`_scanned`).
+A low-rank term a (bᵀ S) makes the written values the solution of a unit lower triangular system
+(`_solved`). A state that is read entry by entry, not by contraction, is scanned along time instead
+(`_scanned`).
 """
 
 from __future__ import annotations
@@ -23,9 +27,11 @@ from lacc.tile.lower import Naming
 from lacc.tile.program import Axes, Program, verify
 from lacc.tile.reads import Read, Reader
 
+
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the builder treats one recurrence: its canonical form, its decays, and whether it is read by contraction."""
+    """How the builder treats one recurrence: its canonical form, its decays, and whether it is read
+    by contraction."""
 
     recurrence: Recurrence
     decays: tuple[Decay, ...]
@@ -65,30 +71,32 @@ class ChunkBuilder(Reader):
             self._outs[f"state:{self.spec.state(name).ascii}"] = value
 
     def program(self) -> Program:
-        """Outputs by name, "state:S" for what is carried on, "stored:x" for what later stages read."""
+        """Outputs by name, "state:S" for what is carried on, "stored:x" for what later stages
+        read."""
         return verify(self.f.finish(self._outs))
 
-    # ---- reading ---------------------------------------------------------------------------------------------
+    # ---- reading
+    # ---------------------------------------------------------------------------------------------
 
     def contracts(self, leaf: Expr) -> bool:
-        name, when = leaf.value  # type: ignore[misc]
+        name, when = leaf.reference
         return name in self.forms and self.forms[name].contracted and when != "T"
 
     def contracted(self, leaf: Expr, axis: int, query: int) -> int:
-        name, when = leaf.value  # type: ignore[misc]
+        name, when = leaf.reference
         if name not in self.stage.states:
             raise AssertionError(f"{name} is read in the stage that carries it")
         return self.read_by(name, axis, query, strict=when != 0)
 
     def term(self, read: Read, axes: Axes) -> int:
         state = read.product.state
-        name = state[0].value[0] if state else None  # type: ignore[index]
+        name = state[0].value[0] if state else None
         if name is None or name in self.stage.states:
             return super().term(read, axes)
         return self._stored(name, lambda carrier: carrier.term(read, axes), axes)
 
     def shown(self, leaf: Expr) -> int:
-        name, when = leaf.value  # type: ignore[misc]
+        name, when = leaf.reference
         state, axes = self.spec.state(name), self.axes_of(name)
         if when == "T":
             return self.f.load("last", state.ascii, axes)
@@ -113,7 +121,8 @@ class ChunkBuilder(Reader):
         return name.removeprefix("stored:")
 
     def read_by(self, name: str, axis: int, query: int, strict: bool) -> int:
-        """Σ over ``axis`` of query · S[t] (S[t-1] where ``strict``), for all tokens of the chunk."""
+        """Σ over ``axis`` of query · S[t] (S[t-1] where ``strict``), for all tokens of the
+        chunk."""
         f, own = self.f, self.axes_of(name)
         self.lower.tag(self.spec.state(name).update)
         query = f.expand(query, ("t",))
@@ -148,7 +157,8 @@ class ChunkBuilder(Reader):
         return value
 
     def pairs(self, name: str, axis: int, x: int, y: int, strict: bool) -> int:
-        """[t, s]: x[t] · y[s] over ``axis``, with the decay from s to t on that axis and the scalar one."""
+        """[t, s]: x[t] · y[s] over ``axis``, with the decay from s to t on that axis and the scalar
+        one."""
         f, own = self.f, self.axes_of(name)
         channel, scalar = self.runs(name, axis, strict), self.runs(name, None, strict)
         if channel is not None:
@@ -158,10 +168,13 @@ class ChunkBuilder(Reader):
             value = f.contract(x, f.rename(y, {"t": "s"}), (own[axis],))
         if scalar is not None:
             return f.mul(value, f.op("matrix", (scalar,)))
-        return value if channel is not None else f.op("mask", (f.expand(value, ("t", "s")),), strict)
+        return (
+            value if channel is not None else f.op("mask", (f.expand(value, ("t", "s")),), strict)
+        )
 
     def runs(self, name: str, axis: int | None, strict: bool) -> int | None:
-        """The levels of the decay on one axis of a state (None: the scalar one); None where there is none."""
+        """The levels of the decay on one axis of a state (None: the scalar one); None where there
+        is none."""
         wanted = () if axis is None else (axis,)
         own = self.axes_of(name)
         for decay in self.forms[name].decays:
@@ -172,10 +185,12 @@ class ChunkBuilder(Reader):
                 return self.f.op("levels", (value,), (decay.space == "log", strict))
         return None
 
-    # ---- writing ---------------------------------------------------------------------------------------------
+    # ---- writing
+    # ---------------------------------------------------------------------------------------------
 
     def writes(self, name: str) -> list[dict[int, int]]:
-        """What the chunk's tokens add to the state: for each term a tile per axis; scalars are on the first."""
+        """What the chunk's tokens add to the state: for each term a tile per axis; scalars are on
+        the first."""
         if name not in self._writes:
             self.lower.tag(self.spec.state(name).update)
             recurrence = self.forms[name].recurrence
@@ -204,8 +219,9 @@ class ChunkBuilder(Reader):
     ) -> list[dict[int, int]]:
         """Writes with the erase in them.
 
-        w_t = bᵀ S_{t-1} obeys (I - Gram(b, a)) W = b S0 + Gram(b, x) y, both strict; a wᵀ is one more write. Where a is the
-        column of the only write, U = W + y obeys the same system with y + b S0 on the right, and a uᵀ is all that is written.
+        w_t = bᵀ S_{t-1} obeys (I - Gram(b, a)) W = b S0 + Gram(b, x) y, both strict; a wᵀ is one
+        more write. Where a is the column of the only write, U = W + y obeys the same system with y
+        + b S0 on the right, and a uᵀ is all that is written.
         """
         f, axis = self.f, erase.axis
         other = 1 - axis
@@ -235,7 +251,9 @@ class ChunkBuilder(Reader):
             start = f.load("state", state.ascii, own)
             return f.add(f.op("row", (local,), True), f.mul(f.op("row", (prefix,), True), start))
         value = f.load("state", state.ascii, own)
-        sides = [side for side in (None, *range(len(own))) if self.runs(name, side, False) is not None]
+        sides = [
+            side for side in (None, *range(len(own))) if self.runs(name, side, False) is not None
+        ]
         kept = {side: self._runs_any(name, side) for side in sides}
         for side in sides:
             value = f.mul(f.op("whole", (kept[side],)), value)
@@ -251,10 +269,15 @@ class ChunkBuilder(Reader):
         return value
 
     def _runs_any(self, name: str, side: int | None) -> int:
-        """Levels for suffix and whole, which strict and inclusive ones share: the kind the reads use already."""
+        """Levels for suffix and whole, which strict and inclusive ones share: the kind the reads
+        use already."""
         strict = self.runs(name, side, True)
         used = any(strict in inst.ins for inst in self.f.body)
-        runs = strict if used and not self._used(self.runs(name, side, False)) else self.runs(name, side, False)
+        runs = (
+            strict
+            if used and not self._used(self.runs(name, side, False))
+            else self.runs(name, side, False)
+        )
         assert runs is not None
         return runs
 

@@ -1,7 +1,9 @@
-"""A typed spec in, its tile programs out: every form that exists of it, and the reason for each that does not.
+"""A typed spec in, its tile programs out: every form that exists of it, and the reason for each
+that does not.
 
     derived = derive(spec)
-    derived.passes      one program a pass over time, forward and backward (empty where there is no chunk form)
+    derived.passes      one program a pass over time, forward and backward (empty where there is no
+    chunk form)
     derived.token       the program of one token (None where the spec is not causal)
     derived.modes       mode -> None, or the `Obstacle` that prevents it
     derived.initial     states before the first token from params (None where all are 0)
@@ -35,8 +37,9 @@ DIFFERENTIATED = ("input", "param", "state", "stored", "last")
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One pass over time: forward gives outputs, "state:S" and "stored:x"; backward gives "KIND:name" for every load of
-    `DIFFERENTIATED` kinds, from ("cotangent", output or stored) and ("dstate", S)."""
+    """One pass over time: forward gives outputs, "state:S" and "stored:x"; backward gives
+    "KIND:name" for every load of `DIFFERENTIATED` kinds, from ("cotangent", output or stored) and
+    ("dstate", S)."""
 
     stage: Stage
     forward: Program
@@ -87,8 +90,16 @@ def derive(spec: Spec) -> Derived:
     }
     promises, promised = _promises(spec, naming)
     return Derived(
-        spec, found, passes, token, modes, _initial(spec, naming), promises, promised,
-        _delays(spec), counts_tokens(spec),
+        spec,
+        found,
+        passes,
+        token,
+        modes,
+        _initial(spec, naming),
+        promises,
+        promised,
+        _delays(spec),
+        counts_tokens(spec),
     )
 
 
@@ -104,10 +115,13 @@ def _initial(spec: Spec, naming: Naming) -> Token | None:
     return Token(*_both(lower.f.finish(outs))) if outs else None
 
 
-def _promises(spec: Spec, naming: Naming) -> tuple[Program | None, tuple[tuple[str, str, str], ...]]:
+def _promises(
+    spec: Spec, naming: Naming
+) -> tuple[Program | None, tuple[tuple[str, str, str], ...]]:
     lower = Lower(Tiles(naming.sizes), naming, spec, True, lambda node: None)
     lower.f.sizes = naming.sizes
-    outs, said = {}, []
+    outs: dict[str, int] = {}
+    said: list[tuple[str, str, str]] = []
     for arg in spec.args:
         for promise in arg.promises:
             name = f"p{len(outs)}"
@@ -126,9 +140,9 @@ def _delays(spec: Spec) -> dict[str, int]:
     reach: dict[str, int] = {}
     for root in _roots(spec):
         for node in root.walk():
-            if node.op == "input" and node.value[1]:  # type: ignore[index]
-                name = spec.arg(node.value[0]).ascii  # type: ignore[index]
-                reach[name] = max(reach.get(name, 0), -node.value[1])  # type: ignore[index]
+            if node.op == "input" and node.value[1]:
+                name = spec.arg(node.value[0]).ascii
+                reach[name] = max(reach.get(name, 0), -node.value[1])
     return reach
 
 
@@ -164,7 +178,9 @@ def _no_chunk(spec: Spec, found: tuple[Recurrence, ...]) -> Obstacle | None:
             return recurrence.obstacle
         if recurrence.rank > 1:
             state = spec.state(recurrence.states[0])
-            return Obstacle("an erase of more than one rank, which has no chunk lowering yet", state.update)
+            return Obstacle(
+                "an erase of more than one rank, which has no chunk lowering yet", state.update
+            )
     forms = _forms(spec, found)
     for name, form in forms.items():
         if form.recurrence.erases and not form.contracted:
@@ -177,13 +193,15 @@ def _unlowered(spec: Spec) -> Obstacle | None:
     """What no tile program computes yet."""
     for state in spec.states:
         if state.stabilized:
-            return Obstacle(f"the (stabilized) state {state.name} has no lowering yet", state.update)
+            return Obstacle(
+                f"the (stabilized) state {state.name} has no lowering yet", state.update
+            )
     for root in _roots(spec):
         for node in root.walk():
             if node.op in ("attend", "solve"):
                 return Obstacle(f"{node.op} has no lowering yet", node)
             if node.op == "state":
-                name, when = node.value  # type: ignore[misc]
+                name, when = node.reference
                 if when not in (0, "T") and spec.state(name).direction == "value":
                     return Obstacle(f"the delayed value {name} has no lowering yet", node)
     return None
@@ -195,8 +213,8 @@ def _no_token(spec: Spec, plan: tuple[Stage, ...]) -> Obstacle | None:
         for node in root.walk():
             if node.op == "T" and not node.args:
                 return Obstacle("it reads T, the length of the sequence", node)
-            if node.op == "state" and node.value[1] == "T":  # type: ignore[index]
-                return Obstacle(f"it reads {node.value[0]}[T], the last state", node)  # type: ignore[index]
+            if node.op == "state" and node.value[1] == "T":
+                return Obstacle(f"it reads {node.value[0]}[T], the last state", node)
     for state in spec.states:
         if state.direction == "backward":
             return Obstacle(f"{state.name} runs backward in time", state.update)
@@ -250,7 +268,7 @@ def _shown(spec: Spec, affine: dict[str, Recurrence]) -> set[str]:
             continue
         seen.add(id(node))
         if node.op == "state":
-            name, when = node.value  # type: ignore[misc]
+            name, when = node.reference
             if when != "T" and name in affine:
                 shown.add(name)
             if spec.state(name).direction == "value":
@@ -258,13 +276,12 @@ def _shown(spec: Spec, affine: dict[str, Recurrence]) -> set[str]:
             continue
         found = None
         if node.op in CONTRACTING:
-            found = reads(node, lambda leaf: leaf.value[0] in affine and leaf.value[1] != "T")  # type: ignore[index]
+            found = reads(
+                node, lambda leaf: leaf.reference[0] in affine and leaf.reference[1] != "T"
+            )
         if found is not None and any(read.product.state for read in found):
             stack += [expr for read in found for expr in read.product.factors.values()]
             roots += [expr for read in found for expr in read.product.factors.values()]
         else:
             stack += node.args
     return shown
-
-
-

@@ -1,7 +1,8 @@
-"""A tile program in, the program of its vector-Jacobian product out: one reverse walk over the rules of the op tables.
+"""A tile program in, the program of its vector-Jacobian product out: one reverse walk over the
+rules of the op tables.
 
-Loads of the given kinds get cotangents; the cotangent of output ``x`` is loaded as ("cotangent", "x"), or ("dstate", "S") for
-the state that leaves as output ("state", "S").
+Loads of the given kinds get cotangents; the cotangent of output ``x`` is loaded as ("cotangent",
+"x"), or ("dstate", "S") for the state that leaves as output ("state", "S").
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ def differentiate(
     kinds: Iterable[str],
     gradient_name: Callable[[str, str], str],
 ) -> Program:
-    """The vjp. ``seeds``: output name -> (kind, name) of the load of its cotangent; an output without one counts as 0.
+    """The vjp. ``seeds``: output name -> (kind, name) of the load of its cotangent; an output
+    without one counts as 0.
 
-    The result's outputs are ``gradient_name(kind, name)`` for each load of ``kinds`` that some seeded output depends on.
+    The result's outputs are ``gradient_name(kind, name)`` for each load of ``kinds`` that some
+    seeded output depends on.
     """
     f = Tiles(program.sizes, program.body)
     below_choice = _below_choice(program)
@@ -60,8 +63,8 @@ def differentiate(
                 add(i, c)
     outs = {}
     for n, inst in enumerate(program.body):
-        if inst.op == "load" and inst.value[0] in set(kinds) and n in cotangents:  # type: ignore[index]
-            kind, name = inst.value  # type: ignore[misc]
+        if inst.op == "load" and inst.value[0] in set(kinds) and n in cotangents:
+            kind, name = inst.value
             outs[gradient_name(kind, name)] = f.arrange(cotangents[n], inst.axes)
     assert all(ordered(i.axes) == i.axes for i in f.body)
     return f.finish(outs)
@@ -94,7 +97,7 @@ def _by_table(
     f: Tiles, rule: Callable[..., Any], ct: int, y: int, ins: tuple[int, ...]
 ) -> tuple[int | None, ...]:
     """The rule of an elementwise op; operands that are numbers go in as numbers."""
-    operands = [float(f.body[i].value) if f.body[i].op == "const" else _Ref(i) for i in ins]  # type: ignore[arg-type]
+    operands = [float(f.body[i].value) if f.body[i].op == "const" else _Ref(i) for i in ins]
     pulled = rule(_Elementwise(f), _Ref(ct), _Ref(y), *operands)
     return tuple(p.value if isinstance(p, _Ref) else None for p in pulled)
 
@@ -103,14 +106,15 @@ def _wanted(program: Program, kinds: set[str]) -> set[int]:
     """Values that depend on a load of ``kinds``."""
     wanted: set[int] = set()
     for n, inst in enumerate(program.body):
-        loaded = inst.op == "load" and inst.value[0] in kinds  # type: ignore[index]
+        loaded = inst.op == "load" and inst.value[0] in kinds
         if loaded or any(i in wanted for i in inst.ins):
             wanted.add(n)
     return wanted
 
 
 def _below_choice(program: Program) -> set[int]:
-    """Values that reach an output through a branch of a ``where``: their cotangents may be 0 for not being chosen."""
+    """Values that reach an output through a branch of a ``where``: their cotangents may be 0 for
+    not being chosen."""
     below: set[int] = set()
     for n in reversed(range(len(program.body))):
         inst = program.body[n]

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from lacc.ir.ops import OPS
-from lacc.tile.ops import TILE_OPS, Frame, place
+from lacc.tile.meaning import Frame, place
+from lacc.tile.ops import TILE_OPS
 from lacc.tile.program import Program
 
 
@@ -30,7 +31,7 @@ def interpret(
         ins = tuple(program.body[i].axes for i in inst.ins)
         args = [values[i] for i in inst.ins]
         if inst.op == "load":
-            values.append(np.asarray(loads[inst.value], dtype))  # type: ignore[index]
+            values.append(np.asarray(loads[inst.value], dtype))
         elif inst.op in TILE_OPS:
             values.append(TILE_OPS[inst.op].numpy(inst.value, Frame(inst.axes, ins, sizes), *args))
         else:

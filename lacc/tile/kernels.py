@@ -1,9 +1,11 @@
-"""NumPy meanings of the tile ops that work along time; NumPy only, and copied by name into the files that use them.
+"""NumPy meanings of the tile ops that work along time; NumPy only, and copied by name into the
+files that use them.
 
-Notation: C tokens of a chunk on axis -2 (-1 for a matrix's columns), D channels, any leading axes. A decay is given per
-token, as its logarithm g <= 0 ("log") or as the factor a itself ("linear", any sign, zero too). P[t, s] is the product of
-the factors of the tokens after s up to t. No quotient and no difference of running sums is ever formed: every factor used is
-a product over a contiguous run of tokens, so a factor of 0 (g = -inf) is exact and nothing overflows that the result does not.
+Notation: C tokens of a chunk on axis -2 (-1 for a matrix's columns), D channels, any leading axes.
+A decay is given per token, as its logarithm g <= 0 ("log") or as the factor a itself ("linear", any
+sign, zero too). P[t, s] is the product of the factors of the tokens after s up to t. No quotient
+and no difference of running sums is ever formed: every factor used is a product over a contiguous
+run of tokens, so a factor of 0 (g = -inf) is exact and nothing overflows that the result does not.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ Array = NDArray[np.floating]
 class Levels:
     """Products over runs of tokens, by recursive halving of the chunk.
 
-    At a level with runs of m tokens, ``up[t]`` multiplies the run of t from its start to t, ``down[s]`` the run of s from after s
-    to its end. A pair (t, s) meets at the level where t lies in the right run and s in the left one of two neighbours:
-    P[t, s] = up[t] * down[s]. At the last level one run holds all tokens. ``totals[l]`` are whole runs of 2**l tokens; from
-    logs they are the exp of a sum, but for the shortest, so that slow decays keep their digits over a long sequence.
+    At a level with runs of m tokens, ``up[t]`` multiplies the run of t from its start to t,
+    ``down[s]`` the run of s from after s to its end. A pair (t, s) meets at the level where t lies
+    in the right run and s in the left one of two neighbours: P[t, s] = up[t] * down[s]. At the last
+    level one run holds all tokens. ``totals[l]`` are whole runs of 2**l tokens; from logs they are
+    the exp of a sum, but for the shortest, so that slow decays keep their digits over a long
+    sequence.
     """
 
     def __init__(self, g: Array, log: bool, strict: bool) -> None:
@@ -41,8 +45,8 @@ class Levels:
         self.ends: tuple[Array, Array] | None = None
 
     def walk(self, *grown: tuple[Array, Array]) -> Iterator[int]:
-        """The m of each level but the last. Between levels each (x, y) of ``grown``, first up and down times something at
-        level 0, is multiplied so that it is that at the next level."""
+        """The m of each level but the last. Between levels each (x, y) of ``grown``, first up and
+        down times something at level 0, is multiplied so that it is that at the next level."""
         for n, total in enumerate(self.totals[:-1]):
             m = 1 << n
             yield m
@@ -71,7 +75,8 @@ class Levels:
 
 
 def halves(x: Array, m: int) -> tuple[Array, Array]:
-    """Views of the left and right runs of m tokens of ``x`` [..., C, D], each [..., C / 2m, m, D]."""
+    """Views of the left and right runs of m tokens of ``x`` [..., C, D], each [..., C / 2m, m,
+    D]."""
     pairs = x.reshape(*x.shape[:-2], x.shape[-2] // (2 * m), 2, m, x.shape[-1])
     return pairs[..., 0, :, :], pairs[..., 1, :, :]
 
@@ -86,12 +91,14 @@ def padded(x: Array, axis: int, tokens: int, fill: float = 0.0) -> Array:
 
 
 def levels(g: Array, log: bool, strict: bool) -> Levels:
-    """The runs of decays ``g`` [..., C, D]; ``strict`` leaves a token's own factor out of ``up``."""
+    """The runs of decays ``g`` [..., C, D]; ``strict`` leaves a token's own factor out of
+    ``up``."""
     return Levels(g, log, strict)
 
 
 def prefix(d: Levels) -> Array:
-    """The product from the chunk's start to each token [..., C, D] (without its own factor where strict)."""
+    """The product from the chunk's start to each token [..., C, D] (without its own factor where
+    strict)."""
     return d.prefix_suffix()[0][..., : d.tokens, :]
 
 
@@ -106,7 +113,8 @@ def whole(d: Levels) -> Array:
 
 
 def pair_block(a: Array, m: int) -> Array:
-    """View of the blocks of ``a`` [..., C, C] where right runs of m tokens meet their left ones [..., C / 2m, m, m]."""
+    """View of the blocks of ``a`` [..., C, C] where right runs of m tokens meet their left ones
+    [..., C / 2m, m, m]."""
     row, column = a.strides[-2:]
     return np.lib.stride_tricks.as_strided(
         a[..., m:, :],
@@ -116,8 +124,8 @@ def pair_block(a: Array, m: int) -> Array:
 
 
 def meet(x: Array, y: Array, d: Levels) -> tuple[Array, Array, Array]:
-    """A[t, s] = sum_d x[t, d] y[s, d] P[t, s, d] for s <= t (s < t where strict), else 0: [..., C, C]; and on the way
-    x · prefix and y · suffix [..., C, D]."""
+    """A[t, s] = sum_d x[t, d] y[s, d] P[t, s, d] for s <= t (s < t where strict), else 0: [..., C,
+    C]; and on the way x · prefix and y · suffix [..., C, D]."""
     x, y = padded(x, -2, d.size), padded(y, -2, d.size)
     up, down = d.start(x, y)
     a = np.zeros((*up.shape[:-2], d.size, d.size), x.dtype)
@@ -220,8 +228,9 @@ def levels_pull(
     last_down: Array | None = None,
     last_whole: Array | None = None,
 ) -> Array:
-    """Reverse mode through `levels`: ``pulled`` cotangents of the right runs' ``up`` and left runs' ``down`` of each level, and
-    those of the last level, to that of the decays [*lead, C, channels]. Sums of products only, as accurate as its terms."""
+    """Reverse mode through `levels`: ``pulled`` cotangents of the right runs' ``up`` and left runs'
+    ``down`` of each level, and those of the last level, to that of the decays [*lead, C, channels].
+    Sums of products only, as accurate as its terms."""
     factor = d.totals[0]
     lead = np.broadcast_shapes(lead, factor.shape[:-2])
     channels = max(channels, factor.shape[-1])
@@ -237,7 +246,9 @@ def levels_pull(
     dtotal = dwhole * d.totals[-1] if d.log else dwhole
     one = np.ones_like(factor)
     ends = d.start(one, one)
-    runs = [(halves(ends[0], m)[1].copy("K"), halves(ends[1], m)[0].copy("K")) for m in d.walk(ends)]
+    runs = [
+        (halves(ends[0], m)[1].copy("K"), halves(ends[1], m)[0].copy("K")) for m in d.walk(ends)
+    ]
     m = d.size // 2
     for level in reversed(range(len(runs))):
         left, right = halves(d.totals[level], 1)
@@ -266,7 +277,8 @@ def levels_pull(
 def solve(a: Array, r: Array, transposed: bool) -> Array:
     """X with (I + tril(a, -1)) X = r, or with the transpose: a [..., C, C], r and X [..., C, D].
 
-    Substitution by blocks of 16 rows: exact inverses of the diagonal blocks, row by row, and merges between blocks.
+    Substitution by blocks of 16 rows: exact inverses of the diagonal blocks, row by row, and merges
+    between blocks.
     """
     tokens = a.shape[-1]
     size = -(-tokens // 16) * 16
@@ -290,7 +302,8 @@ def solve(a: Array, r: Array, transposed: bool) -> Array:
 
 
 def scan(a: Array, b: Array) -> Array:
-    """h[t] = a[t] h[t-1] + b[t] along axis 0 after moving it there, from h = 0; a broadcasts to b."""
+    """h[t] = a[t] h[t-1] + b[t] along axis 0 after moving it there, from h = 0; a broadcasts to
+    b."""
     h = np.empty(np.broadcast_shapes(a.shape, b.shape), b.dtype)
     for t in range(len(h)):
         h[t] = b[t] if t == 0 else a[t] * h[t - 1] + b[t]
@@ -298,7 +311,8 @@ def scan(a: Array, b: Array) -> Array:
 
 
 def scan_back(a: Array, b: Array) -> Array:
-    """h[t] = a[t+1] h[t+1] + b[t] along axis 0, from h = 0 behind the end: the adjoint of `scan`."""
+    """h[t] = a[t+1] h[t+1] + b[t] along axis 0, from h = 0 behind the end: the adjoint of
+    `scan`."""
     h = np.empty(np.broadcast_shapes(a.shape, b.shape), b.dtype)
     for t in reversed(range(len(h))):
         h[t] = b[t] if t == len(h) - 1 else a[t + 1] * h[t + 1] + b[t]
@@ -311,7 +325,8 @@ def spread(x: Array, *lengths: int) -> Array:
 
 
 def place_row(x: Array, axes: int, tokens: int, last: bool) -> Array:
-    """``x`` as the last (or first) of ``tokens`` rows, the others 0; ``axes`` counts those of the result's tile."""
+    """``x`` as the last (or first) of ``tokens`` rows, the others 0; ``axes`` counts those of the
+    result's tile."""
     lead = x.ndim - axes + 1
     out = np.zeros((*x.shape[:lead], tokens, *x.shape[lead:]), x.dtype)
     out[(slice(None),) * lead + (-1 if last else 0,)] = x

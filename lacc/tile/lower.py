@@ -1,6 +1,7 @@
 """Typed expressions in, tile values out: everything of a spec that is computed token by token.
 
-Axes of a value are named after its shape: `[K, V]` has axes K and V, `[K, K]` has K and K'. What holds a state is handed to
+Axes of a value are named after its shape: `[K, V]` has axes K and V, `[K, K]` has K and K'. What
+holds a state is handed to
 ``read``; the rest is lowered here, once per node.
 """
 
@@ -44,7 +45,12 @@ class Lower:
     """Lowers expressions at the tokens of a chunk (``rows``) or at a single token."""
 
     def __init__(
-        self, tiles: Tiles, naming: Naming, spec: Spec, rows: bool, read: Callable[[Expr], int | None]
+        self,
+        tiles: Tiles,
+        naming: Naming,
+        spec: Spec,
+        rows: bool,
+        read: Callable[[Expr], int | None],
     ) -> None:
         self.f = tiles
         self.naming = naming
@@ -90,9 +96,9 @@ class Lower:
         args = [self(arg) for arg in node.args]
         match node.op:
             case "const":
-                return f.expand(f.const(float(node.value)), named)  # type: ignore[arg-type]
+                return f.expand(f.const(float(node.value)), named)
             case "size":
-                return f.size(node.value)  # type: ignore[arg-type]
+                return f.size(node.value)
             case "input" | "param" | "buffer":
                 return self._argument(node, named)
             case "t":
@@ -105,7 +111,9 @@ class Lower:
                 return f.op("eye", (), named)
             case "T":
                 inner = self.naming.axes(node.args[0].shape)
-                return f.rename(args[0], dict(zip(reversed(inner), named)) if len(named) == 2 else {})
+                return f.rename(
+                    args[0], dict(zip(reversed(inner), named)) if len(named) == 2 else {}
+                )
             case "matmul":
                 return self._matmul(node, *args)
             case "sum":
@@ -135,13 +143,13 @@ class Lower:
             case "rotate":
                 return self._rotate(node, *args)
         assert node.op in OPS, node.op
-        inner = _inside_elu1(node)
-        return f.ew(node.op, *args) if inner is None else f.elu1(self(inner))
+        x = _inside_elu1(node)
+        return f.ew(node.op, *args) if x is None else f.elu1(self(x))
 
     def _argument(self, node: Expr, named: Axes) -> int:
         f = self.f
-        name, offset = node.value if node.op == "input" else (node.value, 0)  # type: ignore[misc]
-        arg = self.spec.arg(name)  # type: ignore[arg-type]
+        name, offset = node.value if node.op == "input" else (node.value, 0)
+        arg = self.spec.arg(name)
         if arg.role == "input" or arg.per == "position":
             label = arg.ascii if not offset else f"{arg.ascii}@{offset}"
             value = f.load("input", label, (*self.time, *named))
@@ -196,7 +204,9 @@ class Lower:
         f = self.f
         (channel,), (pair,) = (self.naming.axes(arg.shape) for arg in node.args)
         first, second = (channel, pair, Size.of(0), 2), (channel, pair, Size.of(1), 2)
-        x = f.expand(x, f.axes(angle) if channel == pair else [a for a in f.axes(angle) if a != pair])
+        x = f.expand(
+            x, f.axes(angle) if channel == pair else [a for a in f.axes(angle) if a != pair]
+        )
         x1, x2 = f.op("take", (x,), first), f.op("take", (x,), second)
         cos, sin = f.cos(angle), f.sin(angle)
         y1 = f.sub(f.mul(x1, cos), f.mul(x2, sin))

@@ -1,14 +1,16 @@
 """Tile programs: a flat SSA list over tiles with named axes; built, printed and verified here.
 
-Notation: axis ``t`` is the token within a chunk, ``s`` the same tokens in the role of columns, other axes are dims of the
-spec (``K``, ``V``; a second axis of the same size is ``K2``). A value is a tile over a set of axes, per sequence, head and
-chunk. Products of tiles contract axes by name, so there are no transposes and no layouts in a program.
+Notation: axis ``t`` is the token within a chunk, ``s`` the same tokens in the role of columns,
+other axes are dims of the spec (``K``, ``V``; a second axis of the same size is ``K2``). A value is
+a tile over a set of axes, per sequence, head and chunk. Products of tiles contract axes by name, so
+there are no transposes and no layouts in a program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lacc.ir.ops import OPS
 from lacc.spec.shapes import Size
@@ -21,13 +23,13 @@ TIME: Axes = ("t", "s")
 class Inst:
     """One instruction: value ``n`` of a program is what ``body[n]`` computes.
 
-    ``value`` is what the op needs besides tiles (see `lacc.tile.ops`), ``name`` a hint for emitted code and ``line`` the
-    line of the spec it comes from (0: none).
+    ``value`` is what the op needs besides tiles (see `lacc.tile.ops`), ``name`` a hint for emitted
+    code and ``line`` the line of the spec it comes from (0: none).
     """
 
     op: str
     ins: tuple[int, ...]
-    value: object
+    value: Any
     axes: Axes
     name: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
@@ -42,11 +44,10 @@ class Program:
     sizes: Mapping[str, Size]
 
     def loads(self, kind: str) -> dict[str, int]:
-        """Loaded values of one kind ("input", "param", "state", "last", "cotangent", "dstate"), by name."""
+        """Loaded values of one kind ("input", "param", "state", "last", "cotangent", "dstate"), by
+        name."""
         return {
-            i.value[1]: n  # type: ignore[index]
-            for n, i in enumerate(self.body)
-            if i.op == "load" and i.value[0] == kind  # type: ignore[index]
+            i.value[1]: n for n, i in enumerate(self.body) if i.op == "load" and i.value[0] == kind
         }
 
     def __str__(self) -> str:
@@ -67,8 +68,9 @@ def ordered(axes: Iterable[str]) -> Axes:
 
 
 class Tiles:
-    """Builds a program. Equal instructions are one value. Elementwise methods are the rows of the op table, so gradient
-    rules written for arrays build tiles here (``f.mul(ct, y)``, numbers for constants)."""
+    """Builds a program. Equal instructions are one value. Elementwise methods are the rows of the
+    op table, so gradient rules written for arrays build tiles here (``f.mul(ct, y)``, numbers for
+    constants)."""
 
     def __init__(self, sizes: Mapping[str, Size], body: Iterable[Inst] = ()) -> None:
         self.sizes = dict(sizes)
@@ -105,7 +107,8 @@ class Tiles:
         """The program computing ``outs``, without what they do not need."""
         return prune(Program(tuple(self.body), dict(outs), dict(self.sizes)))
 
-    # ---- leaves ----------------------------------------------------------------------------------------------
+    # ---- leaves
+    # ----------------------------------------------------------------------------------------------
 
     def load(self, kind: str, name: str, axes: Axes) -> int:
         """What comes from outside, under ``name``."""
@@ -118,9 +121,12 @@ class Tiles:
     def size(self, size: Size) -> int:
         """A size as a number."""
         constant = size.constant
-        return self.const(constant) if constant is not None else self.emit(Inst("size", (), size, ()))
+        return (
+            self.const(constant) if constant is not None else self.emit(Inst("size", (), size, ()))
+        )
 
-    # ---- elementwise -----------------------------------------------------------------------------------------
+    # ---- elementwise
+    # -----------------------------------------------------------------------------------------
 
     def ew(self, op: str, *xs: int | float) -> int:
         """An elementwise row of the op table; axes align by name."""
@@ -162,23 +168,26 @@ class Tiles:
     def _unexpanded(self, v: int, other: int) -> int:
         """What ``v`` expands, where ``other`` has the axes anyway."""
         inst = self.body[v]
-        if inst.op == "expand" and set(inst.axes) <= set(self.axes(other)) | set(self.axes(inst.ins[0])):
+        if inst.op == "expand" and set(inst.axes) <= set(self.axes(other)) | set(
+            self.axes(inst.ins[0])
+        ):
             return inst.ins[0]
         return v
 
     def pull(self, ct: int, d: int | float) -> int:
-        """ct · d; below a choice (``guarded``) 0 wherever ct is 0, so that a branch not taken leaks no NaN."""
+        """ct · d; below a choice (``guarded``) 0 wherever ct is 0, so that a branch not taken leaks
+        no NaN."""
         product = self.ew("mul", ct, d)
         if self.guarded and isinstance(d, int) and self.body[d].op != "const":
             return self.ew("where", self.ew("eq", ct, 0.0), 0.0, product)
         return product
 
-    def __getattr__(self, op: str):  # type: ignore[no-untyped-def]
+    def __getattr__(self, op: str) -> Callable[..., int]:
         if op.startswith("_") or op not in OPS or OPS[op].kind not in ("elementwise", "compare"):
             raise AttributeError(op)
         return lambda *xs: self.ew(op, *xs)
 
-    # ---- axes ------------------------------------------------------------------------------------------------
+    # ---- axes --------------------------------------------------------------------------------
 
     def rename(self, v: int, names: Mapping[str, str]) -> int:
         """The same tile with axes under other names (a change of role, no data moves)."""
@@ -187,7 +196,7 @@ class Tiles:
             return v
         inst = self.body[v]
         if inst.op == "rename":
-            first = dict(inst.value)  # type: ignore[call-overload]
+            first: dict[str, str] = dict(inst.value)
             inner = inst.ins[0]
             joined = {a: names.get(first.get(a, a), first.get(a, a)) for a in self.axes(inner)}
             return self.rename(inner, joined)
@@ -249,13 +258,15 @@ def prune(program: Program) -> Program:
             stack.extend(program.body[n].ins)
     new = {n: k for k, n in enumerate(sorted(live))}
     body = tuple(
-        replace(program.body[n], ins=tuple(new[i] for i in program.body[n].ins)) for n in sorted(live)
+        replace(program.body[n], ins=tuple(new[i] for i in program.body[n].ins))
+        for n in sorted(live)
     )
     return Program(body, {name: new[n] for name, n in program.outs.items()}, program.sizes)
 
 
 def verify(program: Program) -> Program:
-    """The program itself, if it is well formed: operands come first, axes are those the type rules give."""
+    """The program itself, if it is well formed: operands come first, axes are those the type rules
+    give."""
     from lacc.tile.ops import TILE_OPS
 
     for n, inst in enumerate(program.body):
@@ -269,5 +280,7 @@ def verify(program: Program) -> Program:
         else:
             assert inst.op in OPS, f"%{n}: no op {inst.op}"
             assert set(inst.axes) == {a for axes in ins for a in axes}, f"%{n} {inst.op}: axes"
-        assert all(a in TIME or a in program.sizes for a in inst.axes), f"%{n}: an axis without size"
+        assert all(a in TIME or a in program.sizes for a in inst.axes), (
+            f"%{n}: an axis without size"
+        )
     return program

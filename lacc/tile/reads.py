@@ -1,6 +1,8 @@
-"""Readouts in, tile values out: an expression over states becomes contractions of states and token-wise work around them.
+"""Readouts in, tile values out: an expression over states becomes contractions of states and
+token-wise work around them.
 
-`Reader` is what the builders of a chunk and of a single token share; they differ in how a state is contracted or shown.
+`Reader` is what the builders of a chunk and of a single token share; they differ in how a state is
+contracted or shown.
 """
 
 from __future__ import annotations
@@ -20,14 +22,16 @@ CONTRACTING = ("matmul", "sum", "mean")
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One term of a readout: ``Π factors · state[indices]`` at ``when``, over free indices ``free`` (in axis order)."""
+    """One term of a readout: ``Π factors · state[indices]`` at ``when``, over free indices ``free``
+    (in axis order)."""
 
     product: Product
     free: tuple[int, ...]
 
 
 def reads(expr: Expr, is_state: Callable[[Expr], bool]) -> list[Read] | None:
-    """The terms of a contraction ``expr`` over states; None where it is not one, or a state keeps all its axes."""
+    """The terms of a contraction ``expr`` over states; None where it is not one, or a state keeps
+    all its axes."""
     affine = Affine(Builder(expr.span), is_state)
     at = affine.indices(expr)
     free = tuple(i for i in at if i is not None)
@@ -39,13 +43,18 @@ def reads(expr: Expr, is_state: Callable[[Expr], bool]) -> list[Read] | None:
         if product.state is not None:
             live = [i for i in product.state[1] if i is not None]
             bound = [i for i in live if i not in free]
-            if not bound or any(len(key) > 1 for key in product.factors) or len(set(live)) < len(live):
+            if (
+                not bound
+                or any(len(key) > 1 for key in product.factors)
+                or len(set(live)) < len(live)
+            ):
                 return None
     return [Read(product, free) for product in products]
 
 
 class Reader(ABC):
-    """Lowers expressions over the states of a spec into ``f``, at the tokens of a chunk (``rows``) or at one token."""
+    """Lowers expressions over the states of a spec into ``f``, at the tokens of a chunk (``rows``)
+    or at one token."""
 
     def __init__(self, spec: Spec, naming: Naming, rows: bool) -> None:
         self.spec = spec
@@ -72,7 +81,7 @@ class Reader(ABC):
 
     def _read(self, node: Expr) -> int | None:
         if node.op == "state":
-            name, when = node.value  # type: ignore[misc]
+            name, when = node.reference
             state = self.spec.state(name)
             return self.lower(state.update) if state.direction == "value" else self.shown(node)
         if node.op not in CONTRACTING:

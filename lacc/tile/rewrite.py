@@ -7,8 +7,11 @@ from collections.abc import Callable
 from lacc.tile.program import Inst, Program, Tiles, prune
 
 
-def rebuild(program: Program, rule: Callable[[Tiles, Inst, tuple[int, ...]], int | None]) -> Program:
-    """The program with each instruction replaced by ``rule(f, inst, operands)``, kept where that is None."""
+def rebuild(
+    program: Program, rule: Callable[[Tiles, Inst, tuple[int, ...]], int | None]
+) -> Program:
+    """The program with each instruction replaced by ``rule(f, inst, operands)``, kept where that is
+    None."""
     f = Tiles(program.sizes)
     new: list[int] = []
     for inst in program.body:
@@ -20,23 +23,30 @@ def rebuild(program: Program, rule: Callable[[Tiles, Inst, tuple[int, ...]], int
         elif inst.name:
             f.named(value, inst.name)
         new.append(value)
-    return prune(Program(tuple(f.body), {k: new[n] for k, n in program.outs.items()}, program.sizes))
+    return prune(
+        Program(tuple(f.body), {k: new[n] for k, n in program.outs.items()}, program.sizes)
+    )
 
 
 def free_carry_of_solves(program: Program, carried: str) -> Program:
-    """A solve that waits for the carried state becomes two that do not: (I+L)⁻¹ (R + B S) = (I+L)⁻¹ R + ((I+L)⁻¹ B) S.
+    """A solve that waits for the carried state becomes two that do not: (I+L)⁻¹ (R + B S) = (I+L)⁻¹
+    R + ((I+L)⁻¹ B) S.
 
-    The carry is left with two products a chunk and no solve. Works on the transpose as well: Bᵀ (I+L)⁻ᵀ X = ((I+L)⁻¹ B)ᵀ X.
+    The carry is left with two products a chunk and no solve. Works on the transpose as well: Bᵀ
+    (I+L)⁻ᵀ X = ((I+L)⁻¹ B)ᵀ X.
     """
     needs: set[int] = set()
     for n, inst in enumerate(program.body):
-        carries = inst.op == "load" and inst.value[0] == carried  # type: ignore[index]
+        carries = inst.op == "load" and inst.value[0] == carried
         if carries or any(i in needs for i in inst.ins):
             needs.add(n)
     body = program.body
 
-    def linear(f: Tiles, system: int, right: int, new: Callable[[int], int], transposed: bool) -> int | None:
-        """The solve of ``right`` by parts: sums, and products whose state-free factor holds time."""
+    def linear(
+        f: Tiles, system: int, right: int, new: Callable[[int], int], transposed: bool
+    ) -> int | None:
+        """The solve of ``right`` by parts: sums, and products whose state-free factor holds
+        time."""
         if right not in needs:
             return f.op("solve", (system, new(right)), transposed)
         inst = body[right]
@@ -48,11 +58,15 @@ def free_carry_of_solves(program: Program, carried: str) -> Program:
         if inst.op == "neg":
             part = linear(f, system, inst.ins[0], new, transposed)
             return None if part is None else f.neg(part)
-        if inst.op == "contract" and "t" not in inst.value:  # type: ignore[operator]
+        if inst.op == "contract" and "t" not in inst.value:
             for free, held in (inst.ins, inst.ins[::-1]):
-                if free not in needs and "t" in body[free].axes and not set(body[held].axes) & {"t", "s"}:
+                if (
+                    free not in needs
+                    and "t" in body[free].axes
+                    and not set(body[held].axes) & {"t", "s"}
+                ):
                     solved = f.op("solve", (system, new(free)), transposed)
-                    return f.contract(solved, new(held), inst.value)  # type: ignore[arg-type]
+                    return f.contract(solved, new(held), inst.value)
         return None
 
     mapping: dict[int, int] = {}
@@ -73,7 +87,8 @@ def free_carry_of_solves(program: Program, carried: str) -> Program:
 
 
 def meet_once(program: Program) -> Program:
-    """``gram(x, y, d)`` beside x · prefix(d) or y · suffix(d) as one walk over the levels that gives all three."""
+    """``gram(x, y, d)`` beside x · prefix(d) or y · suffix(d) as one walk over the levels that
+    gives all three."""
     body = program.body
     grams = {inst.ins: n for n, inst in enumerate(body) if inst.op == "gram"}
 
@@ -114,4 +129,6 @@ def meet_once(program: Program) -> Program:
 
     for n in range(len(body)):
         emit(n)
-    return prune(Program(tuple(f.body), {k: new[n] for k, n in program.outs.items()}, program.sizes))
+    return prune(
+        Program(tuple(f.body), {k: new[n] for k, n in program.outs.items()}, program.sizes)
+    )

@@ -1,14 +1,17 @@
-"""A tile program in, the phase of each of its values out: what can run for all chunks at once, and what must go in order.
+"""A tile program in, the phase of each of its values out: what can run for all chunks at once, and
+what must go in order.
 
 Phases are numbered in the order they run:
 
     -1              fixed: holds nothing of the tokens, once per call
     0, 2, 4, …      sections: every chunk by itself, all at once
-    1, 3, 5, …      loops: chunk after chunk, each carrying one recurrence (or several that need one another)
+    1, 3, 5, …      loops: chunk after chunk, each carrying one recurrence (or several that need one
+    another)
 
-A value that needs no carried state is in section 0 (local); one on the way from the state a chunk starts from to the one it
-leaves is in that state's loop (carry); what follows is in the section behind the last loop it needs (output). States that
-feed one another run in loops one after the other, the work between them for all chunks at once.
+A value that needs no carried state is in section 0 (local); one on the way from the state a chunk
+starts from to the one it leaves is in that state's loop (carry); what follows is in the section
+behind the last loop it needs (output). States that feed one another run in loops one after the
+other, the work between them for all chunks at once.
 """
 
 from __future__ import annotations
@@ -23,11 +26,16 @@ VARYING = ("input", "stored", "cotangent", "state", "dstate")
 def phases(program: Program, carried: str) -> tuple[tuple[int, ...], tuple[tuple[str, ...], ...]]:
     """The phase of every value, and the states that each loop carries, in order.
 
-    ``carried`` is the kind of load that goes from chunk to chunk: "state" forward, "dstate" backward.
+    ``carried`` is the kind of load that goes from chunk to chunk: "state" forward, "dstate"
+    backward.
     """
     loads = program.loads(carried)
     reach = _reach(program, {n: name for name, n in loads.items()})
-    outs = {name.removeprefix("state:"): n for name, n in program.outs.items() if name.startswith("state:")}
+    outs = {
+        name.removeprefix("state:"): n
+        for name, n in program.outs.items()
+        if name.startswith("state:")
+    }
     edges = {name: reach[outs[name]] if name in outs else frozenset() for name in {**loads, **outs}}
     loops = ordered_groups(edges)
     number = {name: n for n, group in enumerate(loops) for name in group}
@@ -35,7 +43,7 @@ def phases(program: Program, carried: str) -> tuple[tuple[int, ...], tuple[tuple
     varying: set[int] = set()
     found = []
     for n, inst in enumerate(program.body):
-        kind = inst.value[0] if inst.op == "load" else ""  # type: ignore[index]
+        kind = inst.value[0] if inst.op == "load" else ""
         if kind in VARYING or inst.value == ("index", "t") or any(i in varying for i in inst.ins):
             varying.add(n)
         needed = max((number[name] for name in reach[n]), default=-1)

@@ -1,6 +1,8 @@
-"""Recurrences in, the tile program of a single token out: any update at all, affine ones by their canonical form.
+"""Recurrences in, the tile program of a single token out: any update at all, affine ones by their
+canonical form.
 
-It is the decode step and the `recurrent` mode; without a time axis there is nothing to solve or to mask.
+It is the decode step and the `recurrent` mode; without a time axis there is nothing to solve or to
+mask.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ class TokenBuilder(Reader):
         return verify(self.f.finish(outs))
 
     def contracts(self, leaf: Expr) -> bool:
-        name, _ = leaf.value  # type: ignore[misc]
+        name, _ = leaf.reference
         return self.spec.state(name).direction != "value"
 
     def contracted(self, leaf: Expr, axis: int, query: int) -> int:
-        name, _ = leaf.value  # type: ignore[misc]
+        name, _ = leaf.reference
         return self.f.contract(query, self.shown(leaf), (self.axes_of(name)[axis],))
 
     def shown(self, leaf: Expr) -> int:
-        name, when = leaf.value  # type: ignore[misc]
+        name, when = leaf.reference
         return self._next(name) if when == 0 else self._before(name)
 
     def _before(self, name: str) -> int:

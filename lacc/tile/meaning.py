@@ -1,0 +1,214 @@
+"""Arrays of tiles in, an array out: what each tile op of `lacc.tile.ops` means, in NumPy.
+
+A meaning takes the instruction's ``value``, a `Frame` of the axes at hand, and arrays whose
+trailing axes are those of the operands (any leading axes broadcast).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lacc.tile import kernels
+from lacc.tile.program import Axes
+
+Fn = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Axes of the result and of the operands, and the number of entries of every axis."""
+
+    out: Axes
+    ins: tuple[Axes, ...]
+    sizes: dict[str, int]
+
+
+def place(array: Any, have: Axes, want: Axes) -> Any:
+    """``array`` with its trailing axes ``have`` laid out as ``want``: moved, and of length one
+    where it lacks one."""
+    order = [a for a in want if a in have]
+    lead = array.ndim - len(have)
+    array = array.transpose(*range(lead), *(lead + have.index(a) for a in order))
+    index = (Ellipsis, *(slice(None) if a in have else None for a in want))
+    return array[index]
+
+
+def contract(value: Any, f: Frame, a: Any, b: Any) -> Any:
+    letters = {axis: chr(97 + n) for n, axis in enumerate(dict.fromkeys((*f.ins[0], *f.ins[1])))}
+    sub = ["..." + "".join(letters[x] for x in axes) for axes in (*f.ins, f.out)]
+    return np.einsum(f"{sub[0]},{sub[1]}->{sub[2]}", a, b, optimize=True)
+
+
+def reduce(fn: Fn) -> Fn:
+    def run(over: Axes, f: Frame, a: Any) -> Any:
+        (have,) = f.ins
+        return fn(a, axis=tuple(n - len(have) for n, x in enumerate(have) if x in over))
+
+    return run
+
+
+def expand(more: Axes, f: Frame, a: Any) -> Any:
+    a = place(a, f.ins[0], f.out)
+    lead = a.shape[: a.ndim - len(f.out)]
+    return np.broadcast_to(a, (*lead, *(f.sizes[x] for x in f.out)))
+
+
+def rename(names: Any, f: Frame, a: Any) -> Any:
+    new = dict(names)
+    return place(a, tuple(new.get(x, x) for x in f.ins[0]), f.out)
+
+
+def mask(strict: bool, f: Frame, a: Any) -> Any:
+    a = place(a, f.ins[0], f.out)
+    return np.tril(a, -1 if strict else 0)
+
+
+def timed(a: Any, have: Axes) -> Any:
+    """A tile over t and at most one more axis as [..., C, D]."""
+    assert have[0] == "t" and len(have) <= 2
+    return a if len(have) == 2 else a[..., None]
+
+
+def untimed(a: Any, out: Axes) -> Any:
+    return a if "t" not in out or len(out) == 2 else a[..., 0]
+
+
+def levels(value: Any, f: Frame, g: Any) -> Any:
+    log, strict = value
+    return kernels.levels(timed(g, f.ins[0]), log, strict)
+
+
+def runs(fn: Fn) -> Fn:
+    def run(value: Any, f: Frame, *args: Any) -> Any:
+        result = fn(
+            *(
+                timed(a, x) if isinstance(a, np.ndarray) and "s" not in x else a
+                for a, x in zip(args, f.ins)
+            )
+        )
+        return result if "s" in f.out else untimed(result, f.out)
+
+    return run
+
+
+def whole(value: Any, f: Frame, d: Any) -> Any:
+    total = kernels.whole(d)
+    return total if f.out else total[..., 0]
+
+
+def whole_pull(value: Any, f: Frame, ct: Any, d: Any) -> Any:
+    return untimed(kernels.whole_pull(ct if f.ins[0] else ct[..., None], d), f.out)
+
+
+def matrix(value: Any, f: Frame, d: Any) -> Any:
+    return kernels.between(d)
+
+
+def matrix_pull(value: Any, f: Frame, ct: Any, d: Any) -> Any:
+    return kernels.between_pull(ct, d)[..., 0]
+
+
+def solve(transposed: bool, f: Frame, a: Any, r: Any) -> Any:
+    return untimed(kernels.solve(a, timed(r, f.ins[1]), transposed), f.out)
+
+
+def along_time(fn: Fn) -> Fn:
+    def run(value: Any, f: Frame, a: Any, b: Any) -> Any:
+        a, b = np.broadcast_arrays(place(a, f.ins[0], f.out), place(b, f.ins[1], f.out))
+        axis = -len(f.out)
+        return np.moveaxis(fn(np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)), 0, axis)
+
+    return run
+
+
+def row(last: bool, f: Frame, a: Any) -> Any:
+    return np.take(a, -1 if last else 0, axis=-len(f.ins[0]))
+
+
+def place_row(last: bool, f: Frame, a: Any) -> Any:
+    lead = a.shape[: a.ndim - len(f.ins[0])]
+    out = np.zeros((*lead, *(f.sizes[x] for x in f.out)), a.dtype)
+    np.moveaxis(out, -len(f.out), 0)[-1 if last else 0] = a
+    return out
+
+
+def shift(back: bool, f: Frame, a: Any) -> Any:
+    out = np.zeros_like(a)
+    new, old = np.moveaxis(out, -len(f.out), 0), np.moveaxis(a, -len(f.out), 0)
+    if back:
+        new[:-1] = old[1:]
+    else:
+        new[1:] = old[:-1]
+    return out
+
+
+def take(value: Any, f: Frame, a: Any) -> Any:
+    old, new, start, step = value
+    first = start.evaluate(f.sizes)
+    index = [slice(None)] * a.ndim
+    index[f.ins[0].index(old) - len(f.ins[0])] = slice(first, first + step * f.sizes[new], step)
+    return a[tuple(index)]
+
+
+def put(value: Any, f: Frame, a: Any) -> Any:
+    lead = a.shape[: a.ndim - len(f.ins[0])]
+    out = np.zeros((*lead, *(f.sizes[x] for x in f.out)), a.dtype)
+    take(value, Frame(f.ins[0], (f.out,), f.sizes), out)[...] = a
+    return out
+
+
+def fold(value: Any, f: Frame, a: Any) -> Any:
+    rows, columns, flat = value
+    rest = tuple(x for x in f.ins[0] if x not in (rows, columns))
+    a = place(a, f.ins[0], (*rest, rows, columns))
+    return place(a.reshape(*a.shape[:-2], -1), (*rest, flat), f.out)
+
+
+def unfold(value: Any, f: Frame, a: Any) -> Any:
+    rows, columns, flat = value
+    rest = tuple(x for x in f.ins[0] if x != flat)
+    a = place(a, f.ins[0], (*rest, flat))
+    a = a.reshape(*a.shape[:-1], f.sizes[rows], f.sizes[columns])
+    return place(a, (*rest, rows, columns), f.out)
+
+
+def concat(value: Any, f: Frame, *parts: Any) -> Any:
+    whole, axes = value
+    aligned = []
+    for part, have, axis in zip(parts, f.ins, axes):
+        want = tuple(axis if x == whole else x for x in f.out)
+        aligned.append(expand((), Frame(want, (have,), f.sizes), part))
+    lead = np.broadcast_shapes(*(a.shape[: a.ndim - len(f.out)] for a in aligned))
+    aligned = [np.broadcast_to(a, (*lead, *a.shape[a.ndim - len(f.out) :])) for a in aligned]
+    return np.concatenate(aligned, axis=f.out.index(whole) - len(f.out))
+
+
+def roll(value: Any, f: Frame, a: Any) -> Any:
+    axis, n = value
+    return np.roll(a, n, axis=f.out.index(axis) - len(f.out))
+
+
+def identity_matrix(value: Any, f: Frame) -> Any:
+    return np.eye(f.sizes[f.out[0]])
+
+
+def opaque(fn: Fn) -> Fn:
+    """A kernel with several results, kept together until they are picked."""
+
+    def run(value: Any, f: Frame, *args: Any) -> Any:
+        return fn(
+            *(
+                timed(a, x) if isinstance(a, np.ndarray) and "s" not in x else a
+                for a, x in zip(args, f.ins)
+            )
+        )
+
+    return run
+
+
+def pick(n: int, f: Frame, every: Any, like: Any) -> Any:
+    return every[n] if "s" in f.out else untimed(every[n], f.out)
