@@ -96,6 +96,6 @@ def of_choice(plan: Plan, dims: Mapping[str, int], shape: Mapping[str, int]) -> 
     if mode == "recurrent":
         cost = plan.by_token(length, heads, dims)
     else:
-        cost = plan.nanoseconds(tokens, length, heads, dims)
+        cost = plan.by_chunk(tokens, length, heads, dims)
     chosen = f"{mode}, {tokens} tokens at a time" if mode == "chunk" else mode
     return f"{chosen}: {cost / 1e6:.3g} ms forward on the machine {plan.machine}"

@@ -1,0 +1,103 @@
+"""A plan in, its reasons out: each choice with its numbers and what was not chosen instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from lacc.plan import cost
+from lacc.plan.machine import Machine
+from lacc.plan.plan import Plan, sizes
+from lacc.tile.derive import Derived
+from lacc.tile.program import Program
+
+HEADS, LONG = 8, 4096
+"""The call that reasons speak of."""
+
+
+def reasons(
+    derived: Derived,
+    plan: Plan,
+    machine: Machine,
+    forward: Sequence[Program],
+    dims: Mapping[str, int],
+) -> Iterator[str]:
+    """One sentence a choice."""
+    for mode in ("chunk", "parallel", "recurrent"):
+        obstacle = derived.modes[mode]
+        if obstacle is not None and not (mode == "parallel" and derived.modes["chunk"] is obstacle):
+            yield f"no mode {mode}: {obstacle.reason}"
+    if "chunk" in plan.modes:
+        yield _of_chunk(plan, dims)
+        yield f"{plan.block:,} floats a block: the L2 cache of {machine.L2 >> 10} KiB"
+    if {"parallel", "chunk"} <= set(plan.modes):
+        yield _of_parallel(plan, dims)
+        order = _of_order(plan, forward, dims)
+        if order:
+            yield order
+    if "recurrent" in plan.modes:
+        yield _of_recurrent(plan, dims)
+
+
+def _of_chunk(plan: Plan, dims: Mapping[str, int]) -> str:
+    each = {C: _micros(plan.by_chunk(C, LONG, HEADS, dims), LONG) for C in plan.chunks}
+    best = min(each, key=each.__getitem__)
+    others = ", ".join(f"{us} with {C}" for C, us in each.items() if best != C)
+    text = f"{best} tokens a chunk: {each[best]} µs a token and head"
+    return f"{text}; {others}" if others else text
+
+
+def _micros(nanoseconds: float, tokens: int) -> float:
+    return float(f"{nanoseconds / tokens / HEADS / 1e3:.3g}")
+
+
+def last(holds: Callable[[int], bool], most: int) -> int:
+    """The last number, up to ``most``, before ``holds`` fails for good: 0 where it fails for 1."""
+    low, high = 0, 1
+    while high < most and holds(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def switch(plan: Plan, mode: str, heads: int, dims: Mapping[str, int]) -> int:
+    """The largest T up to `LONG` for which ``mode`` is chosen, 0 where none."""
+    return last(lambda T: plan.choose(T, heads, dims)[0] == mode, LONG)
+
+
+def _of_parallel(plan: Plan, dims: Mapping[str, int]) -> str:
+    longest = switch(plan, "parallel", HEADS, dims)
+    if not longest:
+        return "never one chunk: chunks cost less at every T"
+    T = longest + 1
+    one = _micros(plan.by_chunk(T, T, HEADS, dims), T)
+    chunked = _micros(min(plan.by_chunk(C, T, HEADS, dims) for C in plan.chunks if C < T), T)
+    text = f"one chunk up to T = {longest}; at T = {T} it takes {one} µs a token and head"
+    return f"{text}, chunks {chunked}"
+
+
+def _of_order(plan: Plan, forward: Sequence[Program], dims: Mapping[str, int]) -> str:
+    """The flops of (Q Kᵀ) V against those of the state form, where pairs are formed at all."""
+    C = plan.choose(LONG, HEADS, dims)[1]
+    state = cost.total(cost.from_state(p) for p in forward).products
+    pairs = cost.total(cost.from_nothing(p) for p in forward).products
+    if not any("s" in inst.axes for program in forward for inst in program.body):
+        return ""
+    per_token = cost.evaluate(state, sizes(C, dims)) / C
+    T = 1 + last(lambda T: cost.evaluate(pairs, sizes(T, dims)) / T < per_token, LONG)
+    here = cost.evaluate(pairs, sizes(LONG, dims)) / LONG
+    return (
+        f"order Q (Kᵀ V) from T = {T} on: {per_token:,.0f} flops a token in chunks of {C}, "
+        f"(Q Kᵀ) V {here / LONG:,.0f} T"
+    )
+
+
+def _of_recurrent(plan: Plan, dims: Mapping[str, int]) -> str:
+    token = _micros(plan.by_token(1, HEADS, dims), 1)
+    if plan.modes == ("recurrent",):
+        return f"token by token: {token} µs a token and head"
+    last = switch(plan, "recurrent", HEADS, dims)
+    until = f"token by token up to T = {last}" if last else "never token by token"
+    other = _micros(plan.by_chunk(1, 1, HEADS, dims), 1)
+    return f"{until}: {token} µs a token and head, {other} for a chunk of one"
