@@ -364,6 +364,16 @@ output y : [V]
 h[t] = a * h[t-1] + x
 y = tanh(h[t]) + h[t-1]
 """,
+    "stabilized": """
+input q, k : [K]
+input v : [V]
+state S : [K, V] (stabilized)
+state z : [K] (stabilized)
+output o : [V]
+S[t] = S[t-1] + exp(k) @ v.T
+z[t] = z[t-1] + exp(k)
+o = S[t].T @ exp(q) / (z[t].T @ exp(q))
+""",
     "nonlinear": """
 input x : [V]
 param W : [V, V]
@@ -391,20 +401,32 @@ o = attend(q, b * k, S[t].T @ k)
 }
 
 
+SOME = ("lengths", "initial state", "defaults", "packed", "padded")
+QUICK = {row: CHECKS[row] for row in SOME}
+DEPTH = pytest.mark.parametrize(
+    "checks", [QUICK, pytest.param(CHECKS, marks=pytest.mark.full)], ids=["quick", "full"]
+)
+
+
+@DEPTH
 @pytest.mark.parametrize("target", ["reference", "numpy"])
 @pytest.mark.parametrize("name", OTHERS)
-def test_the_language_beyond_the_examples(name: str, target: str) -> None:
+def test_the_language_beyond_the_examples(
+    name: str, target: str, checks: Mapping[str, Check]
+) -> None:
     text = f"variant {name}\ndim K = 6, V = 4\n{OTHERS[name]}"
     try:
-        kernel = lacc.compile(text, target=target)
+        subject = lacc.compile(text, target=target)
     except lacc.LaccError as refused:
         assert target != "reference"
         pytest.skip(str(refused).splitlines()[0])
-    report = kernel.verify()
+    report = verify(lacc.compile(text, target="reference"), [subject], checks=checks)
     assert report.passed, str(report)
 
 
+@DEPTH
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.la")), ids=lambda path: path.stem)
-def test_examples_pass_on_numpy(path: Path) -> None:
-    report = lacc.compile(path).verify()
+def test_examples_pass_on_numpy(path: Path, checks: Mapping[str, Check]) -> None:
+    truth = lacc.compile(path, target="reference")
+    report = verify(truth, [lacc.compile(path)], checks=checks)
     assert report.passed, str(report)
