@@ -289,3 +289,9 @@ def test_values_stay_within_the_interval_of_their_row(op, data):
     slack = 1e-9 * np.clip(np.abs(y), 1, 1e300)
     assert np.all(y >= lo - slack), (lo, y)
     assert np.all(y <= hi + slack), (hi, y)
+
+
+def test_a_singular_system_has_no_solution_and_spoils_no_other():
+    a = np.stack([np.eye(2), np.ones((2, 2))])
+    x = OPS["solve"].numpy(Site(None, (2,), (2, 1)), a, np.ones((1, 2)))
+    np.testing.assert_array_equal(x, [[1, 1], [np.nan, np.nan]])

@@ -216,11 +216,25 @@ def _pulled(ct: Array, d: Array) -> Array:
 
 
 def solve(at: Site, a: Array, b: Array) -> Array:
-    return _shaped(np.linalg.solve(a, _matrix(b, at.ranks[1])), at.shape)
+    return _shaped(_solved(a, _matrix(b, at.ranks[1])), at.shape)
+
+
+def _solved(a: Array, b: Array) -> Array:
+    """The X of A X = B, NaN where A is singular."""
+    try:
+        return np.linalg.solve(a, b)
+    except np.linalg.LinAlgError:
+        lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = (np.broadcast_to(x, lead + x.shape[-2:]) for x in (a, b))
+        x = np.full(b.shape, np.nan, b.dtype)
+        for at in np.ndindex(lead):
+            if np.linalg.matrix_rank(a[at]) == a.shape[-1]:
+                x[at] = np.linalg.solve(a[at], b[at])
+        return x
 
 
 def grad_solve(at: Site, ct: Array, y: Array, a: Array, b: Array) -> tuple[Array, Array]:
     rank = at.ranks[1]
-    d_b = np.linalg.solve(np.swapaxes(a, -1, -2), _matrix(ct, rank))
+    d_b = _solved(np.swapaxes(a, -1, -2), _matrix(ct, rank))
     d_a = -d_b @ np.swapaxes(_matrix(y, rank), -1, -2)
     return d_a, _shaped(d_b, at.shape)
