@@ -185,11 +185,16 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
     from lacc.runtime.signature import signature
 
     derived = analyse(spec)
-    missing = {
-        mode: error("LA0602", obstacle.expr.span, reason=obstacle.reason)
-        for mode, obstacle in derived.modes.items()
-        if obstacle is not None
-    }
+    modes = ", ".join(mode for mode, obstacle in derived.modes.items() if obstacle is None)
+    missing = {}
+    for mode_, obstacle in derived.modes.items():
+        if obstacle is not None:
+            span, why = obstacle.expr.span, obstacle.reason
+            missing[mode_] = (
+                error("LA0602", span, reason=why)
+                if mode_ == "step"
+                else error("LA0601", span, variant=spec.name, mode=mode_, reason=why, modes=modes)
+            )
     if not {"chunk", "recurrent"} - missing.keys():
         raise LaccError([missing["recurrent"]])
     plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk)

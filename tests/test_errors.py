@@ -31,8 +31,8 @@ from lacc.diagnostics import (
 )
 
 CASES = sorted((ROOT / "tests" / "errors").glob("*.la"))
-PYTHON = ("LA0130", "LA0131")
-"""Codes of decorated functions, which `test_embedded` tests."""
+ELSEWHERE = {"LA0130": "test_embedded", "LA0131": "test_embedded", "LA0505": "test_verify"}
+"""Codes that no spec gets by itself, and the test that has them: decorated Python, drawn inputs."""
 
 ADDITIVE = """variant additive
 dim K = 4, V = 4
@@ -43,22 +43,22 @@ output o : [V]
 S[t] = S[t-1] + k @ v.T
 o = S[t].T @ q
 """
-LAST = ADDITIVE.replace("o = S[t]", "o = S[T]")
 ARRAYS = (np.ones((1, 4)),) * 3
 REQUESTS: dict[str, Callable[[], object]] = {
-    "LA0602": lambda: driver.compile(LAST, "reference").step(*ARRAYS),
     "LA0701": lambda: driver.compile(ADDITIVE, "nunpy"),
     "LA0702": lambda: driver.emit(ADDITIVE, "code", "reference"),
     "LA0703": lambda: driver.compile(ADDITIVE, "reference")(*ARRAYS, mode="chunk"),
 }
 """Codes that answer a request, not a spec: what is asked for."""
 
-NO_EXAMPLE = {"LA0101", *PYTHON, *REQUESTS}
-"""Codes whose page shows no spec that gets it."""
+NO_EXAMPLE = {"LA0101", *ELSEWHERE}
+"""Codes whose page shows no spec."""
 
 
 def diagnose(given: Path | str) -> list[Diagnostic]:
-    """Everything that is said about a spec; lines `# -D NAME=VALUE` in it are overrides."""
+    """Everything that is said about a spec; in it, lines `# -D NAME=VALUE` are overrides and lines
+    `# mode NAME` ask for a mode (or for the step).
+    """
     text = given if isinstance(given, str) else given.read_text(encoding="utf-8", errors="ignore")
     overrides = {k: float(v) for k, v in re.findall(r"^# -D (\w+)=(\S+)$", text, re.MULTILINE)}
     found: list[Diagnostic] = []
@@ -66,7 +66,10 @@ def diagnose(given: Path | str) -> list[Diagnostic]:
         spec = driver.load(given, overrides, found)
     except LaccError as fault:
         return [*fault.diagnostics]
-    return found + driver.lints(spec)
+    found += driver.lints(spec)
+    for mode in re.findall(r"^# mode (\w+)$", text, re.MULTILINE):
+        found.append(driver.compile(spec, "numpy").missing[mode])
+    return found
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -89,9 +92,9 @@ def test_a_request_that_cannot_be_served_gets_its_diagnostic(code: str) -> None:
 
 def test_every_code_has_a_case_and_every_rendering_a_spec() -> None:
     covered = {path.name[:6] for path in CASES}
-    assert covered | REQUESTS.keys() | set(PYTHON) == set(codes())
-    text = (ROOT / "tests" / "test_embedded.py").read_text(encoding="utf-8")
-    assert all(code in text for code in PYTHON)
+    assert covered | REQUESTS.keys() | ELSEWHERE.keys() == set(codes())
+    for code, test in ELSEWHERE.items():
+        assert code in (ROOT / "tests" / f"{test}.py").read_text(encoding="utf-8")
     assert {p.stem for p in CASES} == {p.stem for p in CASES[0].parent.glob("*.txt")}
 
 
@@ -99,8 +102,11 @@ def test_every_code_has_a_case_and_every_rendering_a_spec() -> None:
 def test_a_page_shows_the_mistake_and_what_to_write_instead(code: str) -> None:
     page = explain(code)
     assert page.startswith(f"{code}: {entry(code).title}\n\n")
+    assert re.findall("^## (.*)$", page, re.MULTILINE) == (
+        [] if code in NO_EXAMPLE else ["Example", "Instead"]
+    )
     blocks = re.findall(r"## (\w+)\n\n```la\n(.*?)```", page, re.DOTALL)
-    if code in NO_EXAMPLE:
+    if not blocks:
         return
     assert [name for name, _ in blocks] == ["Example", "Instead"]
     wrong, right = (text if code == "LA0109" else whole(text) for _, text in blocks)
