@@ -38,10 +38,15 @@ ALSO = {
 """What stands beside the line, and what it may import besides itself."""
 
 LAZY = {"torch", "triton", "sympy", "jinja2", "networkx", "rich", "typer"}
+PASTED = {"lacc/runtime/tensors.py", "lacc/runtime/triton_kernels.py"}
+"""Modules that lacc never imports: their text stands in emitted files."""
+
 DOORS = {
     "networkx": {"lacc/ir/graph.py"},
     "jinja2": {"backends/base.py"},
     "typer": {"lacc/cli.py"},
+    "torch": PASTED,
+    "triton": PASTED,
 }
 """The files that may import a heavy package when they are imported."""
 
@@ -102,6 +107,13 @@ def test_heavy_packages_come_in_through_their_door(path: Path) -> None:
         package = name.split(".")[0]
         if package in LAZY:
             assert str(path) in DOORS.get(package, set()), f"{path} imports {name} at its top"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_what_is_pasted_is_not_imported(path: Path) -> None:
+    pasted = {name.removesuffix(".py").replace("/", ".") for name in PASTED}
+    if str(path) not in PASTED:
+        assert not {name for name in imports(path, top=True) if name.startswith(tuple(pasted))}
 
 
 def test_every_folder_is_a_package_that_ships() -> None:
