@@ -30,7 +30,7 @@ RESERVED = (
     *("FLOAT", "PRECISION", "STARTED", "sequence", "batch", "head", "group", "t", "start", "token"),
     "live",
 )
-CHUNK, BLOCK, WARPS = 32, 64, 4
+CHUNK, BLOCK, WARPS = 32, 64, 8
 SHORT = 60
 """Characters up to which a value that is used once is written where it is used."""
 

@@ -87,6 +87,8 @@ def compile(
     spec = load(given, overrides)
     if target == "reference":
         return _reference(spec)
+    if target == "triton":
+        return _triton(spec, mode, chunk)
     return _numpy(spec, dtype, mode, chunk)
 
 
@@ -215,6 +217,41 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
     )
 
 
+def _triton(spec: Spec, mode: str, chunk: int | None) -> Kernel:
+    """One file of torch and Triton, loaded when it is first called; the forward alone."""
+    from lacc.backends.to_triton import lacks, to_triton
+    from lacc.runtime.contract import MODES
+    from lacc.runtime.kernel import Kernel
+    from lacc.runtime.signature import signature
+    from lacc.runtime.torch_calls import forward, missing
+
+    derived = analyse(spec)
+    obstacle = derived.modes["chunk"]
+    reason = obstacle.reason if obstacle else lacks(spec, derived)
+    if reason:
+        hint = "compile with --target numpy"
+        span = obstacle.expr.span if obstacle else None
+        raise LaccError([error("LA0703", span, target="triton", mode="chunk", reason=reason, hint=hint)])
+    refused = {what: missing("triton", what) for what in ("parallel", "recurrent", "step", "vjp")}
+    seen = signature(spec, {m: "" if m == "auto" else m for m in MODES})
+    source = to_triton(spec, derived, chunk)
+
+    def vjp(*_: object, **__: object) -> None:
+        raise refused["vjp"]
+
+    return Kernel(
+        spec,
+        "triton",
+        seen,
+        (forward(seen.name, source, "triton"), vjp, vjp),
+        missing={what: fault.diagnostics[0] for what, fault in refused.items() if what != "vjp"},
+        verify=partial(verify, spec, "triton"),
+        source=source,
+        mode=mode,
+        chunk=chunk,
+    )
+
+
 def _reference(spec: Spec) -> Kernel:
     """The token-by-token interpreter of ``spec`` as a kernel."""
     from lacc.library import samplers
@@ -256,6 +293,7 @@ TARGETS = {
     for target in (
         Target("reference", "token by token in float64, the meaning of a spec"),
         Target("numpy", "one file of NumPy: forward, vjp, step"),
+        Target("triton", "one file of torch and Triton: forward by chunks", ("torch", "triton")),
     )
 }
 

@@ -141,10 +141,8 @@ def from_core(
     return forward, partial(contract.step, signature, core), partial(contract.vjp, signature, core)
 
 
-def from_source(
-    name: str, source: str
-) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """The functions of an emitted module, loaded from its text; tracebacks show its lines."""
+def load(name: str, source: str) -> dict[str, Any]:
+    """What an emitted module defines, loaded from its text; tracebacks show its lines."""
     digest = hashlib.sha256(source.encode()).hexdigest()[:12]
     module = types.ModuleType(f"lacc.emitted.{name}_{digest}")
     module.__file__ = f"<lacc {name} {digest}>"
@@ -152,12 +150,20 @@ def from_source(
     lines = source.splitlines(keepends=True)
     linecache.cache[module.__file__] = (len(source), None, lines, module.__file__)
     exec(compile(source, module.__file__, "exec"), module.__dict__)
+    return module.__dict__
+
+
+def from_source(
+    name: str, source: str
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """The functions of an emitted module: forward, step, vjp."""
+    loaded = load(name, source)
 
     def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda arguments, **options: function(**arguments, **options)
 
-    while f"{name}_vjp" not in module.__dict__ and len(name) < len(source):
+    while f"{name}_vjp" not in loaded and len(name) < len(source):
         name += "_"  # a name that the file needs for itself
-    found = (module.__dict__[name + ending] for ending in ("", "_step", "_vjp"))
+    found = (loaded[name + ending] for ending in ("", "_step", "_vjp"))
     forward, step, vjp = map(by_name, found)
     return forward, step, vjp

@@ -1,0 +1,77 @@
+"""The text of an emitted torch module in, its function as a kernel calls it out.
+
+It takes tensors, or NumPy arrays, which it copies to the GPU where there is one (else to the CPU,
+where only interpreted kernels run), and gives back what it was given. The module is loaded at its
+first call, so that a file can be written where nothing of it could run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from lacc.diagnostics import LaccError, error
+from lacc.runtime.kernel import load
+
+ASKED = ("initial_state", "chunk")
+
+
+def forward(name: str, source: str, target: str) -> Callable[..., Any]:
+    """``forward(arguments, initial_state=, chunk=)`` of the function ``name``: (outputs, state)."""
+    loaded: dict[str, Any] = {}
+
+    def call(arguments: Mapping[str, Any], **options: Any) -> Any:
+        asked = {key: options.pop(key) for key in ASKED if options.get(key) is not None}
+        options.pop("mode", None)
+        for option, value in options.items():
+            if value is not None and value is not False:
+                raise missing(target, option)
+        if not loaded:
+            loaded.update(load(name, source))
+        function = loaded[name] if name in loaded else loaded[f"{name}_"]
+        if not any(isinstance(x, np.ndarray) for x in arguments.values()):
+            return function(**arguments, **asked)
+        start = asked.pop("initial_state", None)
+        if start is not None:
+            fields = start._asdict() if hasattr(start, "_asdict") else start
+            asked["initial_state"] = (
+                tensor(fields)
+                if isinstance(fields, np.ndarray)
+                else {key: tensor(x) for key, x in fields.items()}
+            )
+        outputs, state = function(**{key: tensor(x) for key, x in arguments.items()}, **asked)
+        return arrays(outputs), arrays(state)
+
+    return call
+
+
+def missing(target: str, what: str) -> LaccError:
+    """The refusal of what a target does not lower yet."""
+    reason, hint = "it is not lowered yet", "compile with --target numpy"
+    return LaccError([error("LA0703", None, target=target, mode=what, reason=reason, hint=hint)])
+
+
+def tensor(x: Any) -> Any:
+    """A NumPy array as a tensor, where kernels run."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if x.dtype.name == "bfloat16":
+        bits = torch.from_numpy(np.array(x).view(np.int16))
+        return bits.view(torch.bfloat16).to(device)
+    return torch.from_numpy(np.array(x)).to(device)
+
+
+def arrays(x: Any) -> Any:
+    """A tensor, or a NamedTuple of them, as NumPy."""
+    import torch
+
+    if isinstance(x, tuple):
+        return type(x)(*map(arrays, x))
+    if x.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return x.cpu().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return x.cpu().numpy()
