@@ -215,12 +215,14 @@ class _Teller:
         elif decay.axes:
             count = f"one per channel of {self.size(state.shape[decay.axes[0]])}"
         nodes = list(decay.factor.walk())
-        read = {n.value[0] if n.op == "input" else n.value for n in nodes if n.op in _ARGUMENTS}  # type: ignore[index]
+        read = {n.value[0] if n.op == "input" else n.value for n in nodes if n.op in _ARGUMENTS}
         levels = {arg.per for arg in self.spec.args if arg.name in read}
         levels |= {state.per for n in nodes if n.op == "state"}
         if "head" in levels or any(n.op in ("head", "H") for n in nodes):
-            return f"{count} per head"
-        return f"{count} per group" if "group" in levels else count
+            return f"{count} and head" if decay.axes else f"{count} per head"
+        if "group" in levels:
+            return f"{count} and group" if decay.axes else f"{count} per group"
+        return count
 
     def source(self, expr: Expr) -> str:
         """What a factor depends on."""
@@ -397,7 +399,9 @@ class _Teller:
                 yield mode, "yes"
                 continue
             line, _ = obstacle.expr.span.source.position(obstacle.expr.span.start)
-            yield mode, f"no: {obstacle.reason}: {self.say(obstacle.expr)} (line {line})"
+            term = self.say(obstacle.expr)
+            where = "" if term in obstacle.reason else f": {term}"
+            yield mode, f"no: {obstacle.reason}{where} (line {line})"
 
 
 def _factors(expr: Expr) -> Iterator[Expr]:
