@@ -98,9 +98,9 @@ class Evaluation:
         self.constant.add(node)
         match node.op:
             case "const":
-                return float(node.value)  # type: ignore[arg-type]
+                return float(node.value)
             case "size":
-                return float(node.value.evaluate(self.run.dims))  # type: ignore[attr-defined]
+                return float(node.value.evaluate(self.run.dims))
             case "T":
                 return float(self.run.T)
             case "H":
