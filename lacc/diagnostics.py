@@ -119,7 +119,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One problem; ``severity`` is "error" or "warning", ``span`` is None where it is in no file."""
+    """One problem: ``severity`` is "error" or "warning", ``span`` is None where it has no place."""
 
     code: str
     severity: str

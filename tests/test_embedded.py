@@ -1,4 +1,4 @@
-"""Decorated Python goes in: the syntax of the same `.la` file comes out, or what is wrong, with its place."""
+"""Decorated Python goes in: the syntax of the same `.la` file comes out, or what is wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lacc.frontends.la import parse
 from lacc.spec.format import unparse
 from lacc.spec.syntax import Declare, File
 
-# ruff: noqa: F722, F821, F841, RUF100
+# ruff: noqa: B007, F841, RUF059
 # mypy: ignore-errors
 
 

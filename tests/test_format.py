@@ -29,9 +29,8 @@ from lacc.spec.syntax import (
 NOWHERE = Span(Source("<test>", ""), 0, 0)
 BINARY = ("add", "sub", "mul", "div", "pow", "matmul")
 
-words = st.sampled_from(
-    "a b S K V φ β x_1 t T I inf gate state input dim use where per as scalar extends variant".split()
-)
+KEYWORDS = ["gate", "state", "input", "dim", "use", "where", "per", "as", "scalar", "extends"]
+words = st.sampled_from(["a", "b", "S", "K", "φ", "x_1", "t", "T", "inf", "variant", *KEYWORDS])
 names = st.builds(Name, words, st.just(NOWHERE))
 several = st.lists(names, min_size=1, max_size=3).map(tuple)
 

@@ -106,11 +106,23 @@ def test_the_largest_file_that_is_read_is_read_soon() -> None:
 
 
 PIECES = [
-    "\n", " ", "(", ")", "[", "]", "=", "==", ",", ":", ".", ".T", "ᵀ", "**", "*", "@", "-", "<", "^",
-    "'", '"', "#", "##", "{", "\\", "²", "0", "1e", "t", "S", "S[t]", "S_t", "k", "α", "per ", "where ",
-    "variant x\n", "dim ", "input ", "state ", "gate ", "feature ", "use ", "extends ", "def ", "if ",
-    "lambda ", "\0", "\ufeff", "\r", "\t", "字",
-]  # fmt: skip
+    *"\n ()[]=,:.*@-<^'\"#{\\²0tk\0\r\t字αᵀ",
+    *(
+        "==",
+        ".T",
+        "**",
+        "##",
+        "1e",
+        "S[t]",
+        "S_t",
+        "per ",
+        "where ",
+        "variant x\n",
+        "dim ",
+        "input ",
+    ),
+    *("state ", "gate ", "feature ", "use ", "extends ", "def ", "if ", "lambda ", "\ufeff"),
+]
 
 
 def well_behaved(text: str) -> None:

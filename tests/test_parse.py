@@ -1,4 +1,4 @@
-"""Text of a spec goes in: its syntax, its layout, its comments, and what each usual mistake is told."""
+"""Text of a spec goes in: its syntax, its layout, its comments, what each mistake is told."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def test_a_variant_with_a_base() -> None:
 
 def test_role_words_can_name_things() -> None:
     file = read(
-        "gate = 3\nstate[t] = input + where\ninput per : [scalar] per per = where where where < as\n"
+        "gate = 3\nstate[t] = input + where\n"
+        "input per : [scalar] per per = where where where < as\n"
         "feature gate(use) = use\nuse as.use as as\ndim dim = 2\nvariant = variant[t]"
     )
     define, recur, declare, *_ = file.statements
