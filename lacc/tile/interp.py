@@ -23,7 +23,8 @@ def interpret(
     tokens: int,
     dtype: Any = np.float64,
 ) -> dict[str, Any]:
-    """The outputs of ``program`` on ``loads`` ((kind, name) -> array) for a chunk of ``tokens``."""
+    """The outputs of ``program`` on ``loads`` ((kind, name) -> array) for a chunk of ``tokens``; an
+    argument that is omitted is None."""
     sizes = {axis: size.evaluate(dims) for axis, size in program.sizes.items()}
     sizes |= {"t": tokens, "s": tokens, **dims}
     values: list[Any] = []
@@ -31,7 +32,11 @@ def interpret(
         ins = tuple(program.body[i].axes for i in inst.ins)
         args = [values[i] for i in inst.ins]
         if inst.op == "load":
-            values.append(np.asarray(loads[inst.value], dtype))
+            x = loads[inst.value]
+            values.append(None if x is None else np.asarray(x, dtype))
+        elif inst.op == "omitted":
+            given = any(loads.get((k, inst.value)) is not None for k in ("input", "param"))
+            values.append(np.zeros_like(args[0]) if given else args[0])
         elif inst.op in TILE_OPS:
             values.append(TILE_OPS[inst.op].numpy(inst.value, Frame(inst.axes, ins, sizes), *args))
         else:
