@@ -145,10 +145,10 @@ def log_gates(spec: Spec) -> frozenset[str]:
         for node in root.walk():
             for child in node.args:
                 if child.op == "input":
-                    name = child.value[0]  # type: ignore[index]
+                    name = child.value[0]
                     uses[name] = uses.get(name, True) and node.op == "exp"
         if root.op == "input":
-            uses[root.value[0]] = False  # type: ignore[index]
+            uses[root.value[0]] = False
     return frozenset(name for name, only in uses.items() if only)
 
 
@@ -168,7 +168,7 @@ def _names(expr: Expr) -> set[str]:
     found: set[str] = set()
     for node in expr.walk():
         if node.op == "input":
-            found.add(node.value[0])  # type: ignore[index]
+            found.add(node.value[0])
         elif node.op in ("param", "buffer"):
             found.add(str(node.value))
     return found
