@@ -122,6 +122,11 @@ class Interval:
     def _ends(self) -> tuple[End, End]:
         return (self.lo, self.lo_open), (self.hi, self.hi_open)
 
+    @property
+    def words(self) -> str:
+        """``in [0, 1]``, or the number that it is."""
+        return number(self.lo) if self.lo == self.hi else f"in {self}"
+
     def __str__(self) -> str:
         left, right = "(" if self.lo_open else "[", ")" if self.hi_open else "]"
         return f"{left}{number(self.lo)}, {number(self.hi)}{right}"

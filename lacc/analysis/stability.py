@@ -97,7 +97,7 @@ def _is_linear(spec: Spec, recurrence: Recurrence) -> bool:
     """Whether the updates are affine in the states of the recurrence, dense ones included."""
     affine = Affine(
         Builder(spec.state(recurrence.states[0]).span),
-        lambda leaf: leaf.value[0] in recurrence.states,  # type: ignore[index]
+        lambda leaf: leaf.reference[0] in recurrence.states,
     )
     try:
         for name in recurrence.states:
@@ -166,7 +166,7 @@ def _cuts(state: State) -> list[Expr]:
     """The nodes that every path from the state to its update runs through, in order: those with all
     the paths."""
     nodes = list(state.update.walk())
-    leaves = {id(n) for n in nodes if n.op == "state" and n.value[0] == state.name}  # type: ignore[index]
+    leaves = {id(n) for n in nodes if n.op == "state" and n.value[0] == state.name}
     if len(leaves) != 1:
         return []
     below: dict[int, int] = {}
@@ -209,7 +209,7 @@ def _step_norm(step: Recurrence, ranges: Ranges) -> _Norm | None:
     for factor in step.decays:
         interval = ranges.of(factor.expr)
         bound = _product(bound, interval.magnitude)
-        because.append((f"{{}} is in {interval}", factor.expr))
+        because.append((f"{{}} is {interval.words}", factor.expr))
     return _Norm(bound, tuple(because))
 
 
@@ -240,7 +240,7 @@ def _one_erase(decays: tuple[Factor, ...], erase: LowRank, ranges: Ranges) -> It
     for factor in decays:
         interval = ranges.of(factor.expr)
         magnitude = _product(magnitude, interval.magnitude)
-        said.append((f"{{}} is in {interval}", factor.expr))
+        said.append((f"{{}} is {interval.words}", factor.expr))
     a, ca = algebra.monomial(erase.a)
     b, cb = algebra.monomial(erase.b)
     if not scale or not ca or not cb:
@@ -254,7 +254,7 @@ def _one_erase(decays: tuple[Factor, ...], erase: LowRank, ranges: Ranges) -> It
         if along is not None:
             left = ranges.of_poly(add(number(1.0), along))
             bound = _product(magnitude, max(1.0, left.magnitude))
-            kept = f"along {{}} the erase leaves a factor in {left}", erase.a
+            kept = f"along {{}} the erase leaves a factor {left.words}", erase.a
             yield _Norm(bound, (*said, kept))
 
 
@@ -280,7 +280,7 @@ def _symmetric(
     around = ranges.of_poly(diagonal)
     scalar = not any(algebra.is_vector(atom) for atom, _ in mono)
     low, high, moved = around.lo, around.hi, diagonal
-    said: list[Reason] = [(f"{{}} is in {ranges.of(f.expr)}", f.expr) for f in decays]
+    said: list[Reason] = [(f"{{}} is {ranges.of(f.expr).words}", f.expr) for f in decays]
     for erase in erases:
         (a, ca), (b, cb) = algebra.monomial(erase.a), algebra.monomial(erase.b)
         ratio = times(b, a, Fraction(-1))
@@ -295,7 +295,7 @@ def _symmetric(
     if scalar and len(erases) == 1:
         both = around.hull(ranges.of_poly(moved))
         low, high = max(low, both.lo), min(high, both.hi)
-    said.append((f"with the erase its eigenvalues are in {Interval(low, high)}", None))
+    said.append((f"with the erase its eigenvalues are {Interval(low, high).words}", None))
     return _Norm(max(abs(low), abs(high)), tuple(said))
 
 
@@ -343,7 +343,7 @@ def _options(spec: Spec, recurrence: Recurrence) -> Iterator[Option]:
     seen: set[str] = set()
     for expr in factors:
         for leaf, under_exp in _leaves(expr, algebra):
-            name = leaf.value[0] if leaf.op == "input" else str(leaf.value)  # type: ignore[index]
+            name = leaf.reference[0] if leaf.op == "input" else str(leaf.value)
             if name in seen:
                 continue
             seen.add(name)
