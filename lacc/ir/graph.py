@@ -3,7 +3,7 @@ one door to networkx)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lacc.spec.model import Expr, Spec
@@ -20,6 +20,29 @@ class Need:
 def needs(expr: Expr) -> frozenset[Need]:
     """The states that ``expr`` reads."""
     return frozenset(Need(*node.value) for node in expr.walk() if node.op == "state")
+
+
+def expressions(spec: Spec) -> list[Expr]:
+    """All expressions that have a value at each token."""
+    defaults = [a.default for a in spec.args if a.role == "input" and a.default is not None]
+    return [*defaults, *(s.update for s in spec.states), *(o.expr for o in spec.outputs)]
+
+
+def nodes(roots: list[Expr]) -> Iterator[Expr]:
+    """Every node under ``roots``, once each, arguments before their users."""
+    seen: set[Expr] = set()
+    for root in roots:
+        for node in root.walk():
+            if node not in seen:
+                seen.add(node)
+                yield node
+
+
+def counts_tokens(spec: Spec) -> bool:
+    """Whether the number of tokens so far matters: for `t`, a table by position, attention."""
+    return any(a.per == "position" for a in spec.args) or any(
+        node.op in ("t", "attend") for node in nodes(expressions(spec))
+    )
 
 
 def components(spec: Spec) -> tuple[tuple[str, ...], ...]:

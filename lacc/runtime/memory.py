@@ -6,10 +6,10 @@ where tokens are counted, and past values of what is read with a delay or attend
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lacc.ir.graph import counts_tokens, expressions, nodes
 from lacc.runtime.contract import Axis, Value
 from lacc.spec.model import LEVELS, Arg, Expr, Spec, State
 from lacc.spec.shapes import Shape, Size
@@ -39,22 +39,6 @@ class Field:
 
     value: Value
     key: Key | None
-
-
-def expressions(spec: Spec) -> list[Expr]:
-    """All expressions that have a value at each token."""
-    defaults = [a.default for a in spec.args if a.role == "input" and a.default is not None]
-    return [*defaults, *(s.update for s in spec.states), *(o.expr for o in spec.outputs)]
-
-
-def nodes(roots: list[Expr]) -> Iterator[Expr]:
-    """Every node under ``roots``, once each, arguments before their users."""
-    seen: set[Expr] = set()
-    for root in roots:
-        for node in root.walk():
-            if node not in seen:
-                seen.add(node)
-                yield node
 
 
 def read(leaf: Expr) -> tuple[str, Any]:
@@ -88,13 +72,6 @@ def reaches(spec: Spec, roots: list[Expr]) -> dict[Key, Reach]:
                 key = key_of(argument)
                 found[key] = found.get(key, Reach()) | reach
     return found
-
-
-def counts_tokens(spec: Spec) -> bool:
-    """Whether the number of tokens so far matters: for `t`, a table by position, attention."""
-    return any(a.per == "position" for a in spec.args) or any(
-        node.op in ("t", "attend") for node in nodes(expressions(spec))
-    )
 
 
 def fields(spec: Spec) -> tuple[Field, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lacc.ir.graph import expressions, nodes
 from lacc.runtime.contract import Signature, Value
-from lacc.runtime.memory import axes, expressions, fields, nodes
+from lacc.runtime.memory import axes, fields
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Size
 
@@ -51,6 +52,6 @@ def no_step(spec: Spec) -> str:
         if s.direction == "backward":
             return f"state {s.name} of {spec.name} runs backward, from the last token"
     for node in nodes(expressions(spec)):
-        if node.op == "state" and node.value[1] == "T":  # type: ignore[index]
-            return f"{spec.name} reads {node.value[0]}[T], the state after the last token"  # type: ignore[index]
+        if node.op == "state" and node.value[1] == "T":
+            return f"{spec.name} reads {node.value[0]}[T], the state after the last token"
     return ""

@@ -22,7 +22,7 @@ from lacc.analysis.decay import decay_of
 from lacc.analysis.ranges import Ranges
 from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
-from lacc.runtime.memory import counts_tokens
+from lacc.ir.graph import counts_tokens
 from lacc.spec.model import Expr, Promise, Spec
 from lacc.tile.chunk import ChunkBuilder, Form
 from lacc.tile.grad import differentiate

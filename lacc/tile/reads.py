@@ -81,8 +81,7 @@ class Reader(ABC):
 
     def _read(self, node: Expr) -> int | None:
         if node.op == "state":
-            name, when = node.reference
-            state = self.spec.state(name)
+            state = self.spec.state(node.reference[0])
             return self.lower(state.update) if state.direction == "value" else self.shown(node)
         if node.op not in CONTRACTING:
             return None

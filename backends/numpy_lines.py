@@ -1,0 +1,198 @@
+"""Values of a tile program in, lines of Python out, with names, sizes and tuples around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lacc.backends import paste
+from lacc.backends.base import Variables
+from lacc.backends.numpy_text import ELEMENTWISE, Formats, Text, size_text
+from lacc.spec.model import Spec
+from lacc.tile.program import Inst, Program
+
+CONTRACT, BLOCKS = "lacc.runtime.contract", "lacc.runtime.blocks"
+PLAN = "lacc.plan.plan"
+KERNELS, SCALARS, SAMPLERS = "lacc.tile.kernels", "lacc.ir.scalars", "lacc.library.samplers"
+RESERVED = (
+    "np",
+    "inputs",
+    "states",
+    "constants",
+    "starts",
+    "fixed",
+    "last",
+    "cotangents",
+    "dstates",
+    "dims",
+    "dtype",
+    "C",
+    "n",
+    "c",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A generated function: signature, docstring and lines of its body."""
+
+    head: str
+    doc: str
+    lines: tuple[str, ...]
+
+
+def taken() -> set[str]:
+    return set().union(*map(paste.names, (CONTRACT, BLOCKS, PLAN, KERNELS, SCALARS, SAMPLERS)))
+
+
+def words(text: str) -> set[str]:
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return set("".join(c if c.isalnum() or c == "_" else " " for c in code).split())
+
+
+class Writer:
+    """Writes the values of one program as lines of Python."""
+
+    def __init__(
+        self, spec: Spec, program: Program, names: Variables, lengths: dict[str, str], lead: int
+    ) -> None:
+        self.spec = spec
+        self.program = program
+        self.names = names
+        self.formats = Formats(lengths, "dtype")
+        self.lead = lead
+        self.uses = [0] * len(program.body)
+        for inst in program.body:
+            for i in inst.ins:
+                self.uses[i] += 1
+        for n in program.outs.values():
+            self.uses[n] += 2
+        self.texts: dict[int, Text] = {}
+        self.line = 0
+
+    def lines(
+        self,
+        wanted: list[int],
+        comments: bool = False,
+        crossing: frozenset[int] = frozenset(),
+        aliased: frozenset[int] = frozenset(),
+    ) -> list[str]:
+        """Assignments of the values ``wanted``, in order; what is used once is written where it is
+        used.
+
+        Values that cross to another phase have a name, those of ``aliased`` not where they are
+        another name already.
+        """
+        found: list[str] = []
+        for n in wanted:
+            inst = self.program.body[n]
+            text = self.text(inst)
+            alias = text.code.isidentifier() and n in aliased
+            if (n not in crossing or alias) and self._inlined(n, inst, text):
+                self.texts[n] = text
+                continue
+            if comments and inst.line and inst.line != self.line and not self._is_cheap(inst):
+                self.line = inst.line
+                source = self.spec.file.source.text.splitlines()
+                if inst.line <= len(source):
+                    found.append(f"# {source[inst.line - 1].split('##')[0].strip()}")
+            found.append(f"{self.names[n]} = {text.code}")
+            self.texts[n] = Text(self.names[n])
+        return found
+
+    def _is_cheap(self, inst: Inst) -> bool:
+        return inst.op in ("load", "expand", "rename")
+
+    def _inlined(self, n: int, inst: Inst, text: Text) -> bool:
+        if text.number:
+            return True
+        if inst.op in ("rename", "stop_gradient"):
+            return self.uses[n] < 2 or text.code.isidentifier()
+        if inst.op == "expand":
+            return self.uses[n] < 2
+        simple = inst.op in ELEMENTWISE or inst.op in ("contract", "mask", "sum", "row")
+        repeated = any(
+            self.program.body[user].op == "silu"
+            for user in range(n + 1, len(self.program.body))
+            if n in self.program.body[user].ins
+        )
+        return self.uses[n] < 2 and simple and not repeated and len(text.code) < 56
+
+    def text(self, inst: Inst) -> Text:
+        """The expression of one instruction over what stands already."""
+        ins = [self.texts[i] for i in inst.ins]
+        axes = [self.program.body[i].axes for i in inst.ins]
+        f = self.formats
+        if inst.op in ELEMENTWISE:
+            return f.elementwise(inst, ins, axes)
+        match inst.op:
+            case "contract":
+                return f.contract(inst, ins, axes)
+            case "sum":
+                return f.reduce("sum")(inst, ins, axes)
+            case "largest":
+                return f.reduce("max")(inst, ins, axes)
+            case "smallest":
+                return f.reduce("min")(inst, ins, axes)
+            case "expand":
+                return f.expand(inst, ins, axes)
+            case "rename":
+                return f.rename(inst, ins, axes)
+        return f.other(inst, ins, axes)
+
+
+def dim_lines(program: Program, code: list[str]) -> list[str]:
+    """Names of dims that lines use, read from ``dims``."""
+    used = words("\n".join(code))
+    found = sorted({d for size in program.sizes.values() for d in size.dims} & used)
+    if not found:
+        return []
+    got = ", ".join(f'dims["{d}"]' for d in found)
+    return [f"{', '.join(found)} = {got}"]
+
+
+def lengths(program: Program) -> dict[str, str]:
+    return {"t": "C", "s": "C", **{axis: size_text(size) for axis, size in program.sizes.items()}}
+
+
+def unpack(names: list[str], source: str) -> list[str]:
+    if not names:
+        return []
+    return [f"({', '.join(names)}{',' if len(names) == 1 else ''}) = {source}"]
+
+
+def pack(values: list[str]) -> str:
+    return f"({', '.join(values)}{',' if len(values) == 1 else ''})"
+
+
+class Names(dict[tuple[str, str], str]):
+    """Variables for what a pass is given, by (kind, name); ``used`` holds all names that are
+    taken."""
+
+    def __init__(self, used: set[str]) -> None:
+        super().__init__()
+        self.used = used
+
+    def take(self, kind: str, name: str, wish: str) -> None:
+        """Gives ``wish``, with underscores behind it where it is taken."""
+        while wish in self.used:
+            wish += "_"
+        self.used.add(wish)
+        self[kind, name] = wish
+
+
+def numbers(program: Program) -> frozenset[int]:
+    """Values that are plain numbers: made of constants and sizes alone."""
+    found: set[int] = set()
+    for n, inst in enumerate(program.body):
+        elementwise = inst.op in ELEMENTWISE and not inst.axes and inst.op != "where"
+        if inst.op in ("const", "size") or (elementwise and all(i in found for i in inst.ins)):
+            found.add(n)
+    return frozenset(found)
+
+
+def identifier(label: str) -> str:
+    """A load's name as a variable: ``k@-2`` is k_2_ago, the stored ``0.1`` is stored0_1."""
+    name, _, offset = label.partition("@")
+    if offset:
+        return f"{name}_{offset.lstrip('-')}_ago"
+    return label if label.isidentifier() else f"stored{label.replace('.', '_')}"

@@ -1,0 +1,323 @@
+"""A pass over time in, its functions in Python out: what is prepared once, forward and backward.
+
+Each is written phase by phase (`lacc.tile.split`): sections for all chunks at once, and loops
+over them.
+"""
+
+from __future__ import annotations
+
+import keyword
+
+from lacc.backends.base import Variables
+from lacc.backends.numpy_lines import (
+    RESERVED,
+    Function,
+    Names,
+    Writer,
+    dim_lines,
+    identifier,
+    lengths,
+    numbers,
+    pack,
+    taken,
+    unpack,
+)
+from lacc.backends.numpy_text import ATOM, Text
+from lacc.spec.model import Spec
+from lacc.tile.derive import Pass, Token
+from lacc.tile.program import Program
+from lacc.tile.rewrite import free_carry_of_solves, meet_once
+from lacc.tile.split import FIXED, phases
+
+
+class PassText:
+    """The functions of one pass over time (or of one token)."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        stage: Pass | Token,
+        number: str,
+        *,
+        reverse: bool = False,
+        token: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.token = token
+        self.number = number
+        self.reverse = reverse
+        self.forward = meet_once(free_carry_of_solves(stage.forward, "state"))
+        self.backward = meet_once(free_carry_of_solves(stage.backward, "dstate"))
+        both = (self.forward, self.backward)
+
+        def loaded(*kinds: str) -> list[str]:
+            return list(dict.fromkeys(n for p in both for kind in kinds for n in p.loads(kind)))
+
+        self.inputs = [*loaded("input", "stored")]
+        index = loaded("index")
+        self.inputs += [n for n in index if n == "t"]
+        self.fixed = [*loaded("param", "buffer"), *(n for n in index if n != "t")]
+        self.last = loaded("last")
+        self.states = [
+            n.removeprefix("state:") for n in self.forward.outs if n.startswith("state:")
+        ]
+        self.outputs = [
+            n.removeprefix("stored:") for n in self.forward.outs if not n.startswith("state:")
+        ]
+
+    def entry(self) -> dict[str, object]:
+        """What the table of passes says of it."""
+        return {
+            "reverse": self.reverse,
+            "number": self.number,
+            "inputs": self.inputs,
+            "fixed": self.fixed,
+            "last": self.last,
+            "states": self.states,
+            "outputs": self.outputs,
+        }
+
+    def functions(self) -> list[Function]:
+        """prepare, forward and backward."""
+        forward = _Direction(self, self.forward, "state")
+        backward = _Direction(self, self.backward, "dstate")
+        what = "one token" if self.token else "n chunks of C tokens"
+        order = ", last to first" if self.reverse else ""
+        return [
+            Function(
+                f"def prepare_{self.number}(C, dims, dtype, fixed, last):",
+                f"What {'a token needs' if self.token else 'chunks need'} and no token changes.",
+                tuple(self._prepare(forward, backward)),
+            ),
+            Function(
+                f"def forward_{self.number}(inputs, states, constants, n, C, dims, dtype):",
+                f"Outputs and next state of {what}{order}.",
+                tuple(forward.lines(comments=True)),
+            ),
+            Function(
+                f"def backward_{self.number}(inputs, starts, constants, cotangents, dstates, n, "
+                "C, dims, dtype):",
+                f"Cotangents of the inputs and states of forward_{self.number} from those it gives.",
+                tuple(backward.lines(comments=False)),
+            ),
+        ]
+
+    def _prepare(self, forward: _Direction, backward: _Direction) -> list[str]:
+        lines, returned = [], []
+        for body in (forward, backward):
+            more, packed = body.prepared()
+            lines += more
+            returned.append(packed)
+        local = forward.local
+        head = unpack([local["param", n] for n in self.fixed], "fixed")
+        head += unpack([local["last", n] for n in self.last], "last")
+        dims = dim_lines(self.forward, lines) + [
+            line
+            for line in dim_lines(self.backward, lines)
+            if line not in dim_lines(self.forward, lines)
+        ]
+        return [
+            *(head if lines or any(r != "()" for r in returned) else []),
+            *dims,
+            *lines,
+            f"return {returned[0]}, {returned[1]}",
+        ]
+
+
+class _Direction:
+    """One direction of a pass: its lines by phase."""
+
+    def __init__(self, owner: PassText, program: Program, carried: str) -> None:
+        self.owner = owner
+        self.program = program
+        self.carried = carried
+        found, self.loops = phases(program, carried)
+        self.phase = [min(p, 0) for p in found] if owner.token else list(found)
+        self.last = 0 if owner.token else 2 * len(self.loops)
+        self.local = _locals(owner, {d for s in program.sizes.values() for d in s.dims})
+        self.names = Variables(program, self.local.used)
+        for n, inst in enumerate(program.body):
+            if inst.op == "load":
+                self.names[n] = self._loaded(*inst.value)
+        self.numbers = numbers(program)
+        used: dict[int, set[int]] = {n: set() for n in range(len(program.body))}
+        for n, inst in enumerate(program.body):
+            for i in inst.ins:
+                used[i].add(self.phase[n])
+        for name, n in program.outs.items():
+            carry = name.startswith("state:") and not owner.token
+            used[n].add(self._loop_of(name.removeprefix("state:")) if carry else self.last)
+        self.crossing = frozenset(
+            n for n, where in used.items() if where - {self.phase[n]} and n not in self.numbers
+        )
+
+    def _loop_of(self, state: str) -> int:
+        return 2 * next(n for n, group in enumerate(self.loops) if state in group) + 1
+
+    def _loaded(self, kind: str, name: str) -> str:
+        if kind == "cotangent":
+            name = name.removeprefix("stored:")
+        if kind == "state" and self.carried == "dstate":
+            kind = "start"
+        kind = {
+            "stored": "input",
+            "index": "input" if name == "t" else "param",
+            "buffer": "param",
+        }.get(kind, kind)
+        return self.local[kind, name]
+
+    def _of(self, phase: int) -> list[int]:
+        return [n for n, p in enumerate(self.phase) if p == phase]
+
+    def _writer(self) -> Writer:
+        return Writer(self.owner.spec, self.program, self.names, lengths(self.program), 3)
+
+    def prepared(self) -> tuple[list[str], str]:
+        """Lines of the fixed phase and the tuple of what other phases use of it."""
+        writer = self._writer()
+        for n in self._of(FIXED) if self.carried == "dstate" else ():
+            if self.program.body[n].op != "load" and n in self.crossing:
+                writer.names[n] = f"{self.names[n]}_"
+        lines = []
+        for n in self._of(FIXED):
+            if self.program.body[n].op == "load":
+                writer.texts[n] = Text(self.names[n])
+            else:
+                lines += writer.lines([n], crossing=self.crossing)
+        return lines, pack([writer.texts[n].code for n in self._kept()])
+
+    def _kept(self) -> list[int]:
+        return [n for n in self._of(FIXED) if n in self.crossing]
+
+    def lines(self, comments: bool) -> list[str]:
+        """The body of the function."""
+        writer = self._writer()
+        owner = self.owner
+        for n, inst in enumerate(self.program.body):
+            if inst.op == "load" and self.phase[n] != FIXED:
+                writer.texts[n] = Text(self.names[n])
+            elif n in self.numbers:
+                writer.lines([n])
+        for n in self._kept():
+            writer.texts[n] = Text(self.names[n])
+        which = 0 if self.carried == "state" else 1
+        local = self.local
+        head = unpack([local["input", n] for n in owner.inputs], "inputs")
+        carried = [local[self.carried, n] for n in owner.states]
+        if self.carried == "state":
+            head += unpack(carried, "states")
+        else:
+            head += unpack([local["start", n] for n in owner.states], "starts")
+            head += unpack([local["cotangent", n] for n in owner.outputs], "cotangents")
+            head += unpack(carried, "dstates")
+        head += unpack([self.names[n] for n in self._kept()], f"constants[{which}]")
+        if owner.token:
+            head += [f"{name} = {name}[:, :, None]" for name in carried]
+        body = self._section(writer, 0, comments)
+        for number in range(self.last // 2):
+            body += self._loop(writer, number, comments)
+            body += self._section(writer, 2 * number + 2, comments)
+        body.append(self._result(writer, carried))
+        return [*head, *dim_lines(self.program, body), *body]
+
+    def _section(self, writer: Writer, phase: int, comments: bool) -> list[str]:
+        wanted = [n for n in self._of(phase) if self.program.body[n].op != "load"]
+        return writer.lines(wanted, comments, self.crossing, frozenset(wanted))
+
+    def _loop(self, writer: Writer, number: int, comments: bool) -> list[str]:
+        """The loop over the block's chunks that carries one group of states, and what it leaves for
+        every chunk."""
+        phase, body = 2 * number + 1, self.program.body
+        inner = self._writer()
+        inner.line = writer.line
+        for n, text in writer.texts.items():
+            at = "0" if self.phase[n] == FIXED else "c"
+            inner.texts[n] = text if text.number else Text(f"{text.within(ATOM)}[:, :, {at}]")
+        states = self.loops[number]
+        loads = {
+            n: self.local[self.carried, s]
+            for s, n in self.program.loads(self.carried).items()
+            if s in states
+        }
+        inner.texts.update({n: Text(name) for n, name in loads.items()})
+        outs = {s: self.program.outs.get(f"state:{s}") for s in states}
+        wanted = [n for n in self._of(phase) if body[n].op != "load"]
+        lines = inner.lines(wanted, comments, self.crossing)
+        kept = {self.local[self.carried, s] for s in states if self.carried == "state"}
+        kept |= {name for n, name in loads.items() if n in self.crossing}
+        shown = [n for n in wanted if n in self.crossing and n not in outs.values()]
+        shown += [
+            n
+            for n in outs.values()
+            if n is not None and n not in loads and self._read_after(n, phase)
+        ]
+        every = "range(n)" if self.carried == "state" else "reversed(range(n))"
+        stacked = [*sorted(kept), *(self.names[n] for n in shown)]
+        result = [f"{name}_at = [None] * n" for name in stacked]
+        result += [f"for c in {every}:"]
+        result += [f"    {name}_at[c] = {name}" for name in sorted(kept)]
+        result += [f"    {line}" for line in lines]
+        result += [f"    {self.names[n]}_at[c] = {inner.texts[n].code}" for n in shown]
+        moves = []
+        for s in states:
+            name, out = self.local[self.carried, s], outs[s]
+            after = f"np.zeros_like({name})" if out is None else inner.texts[out].code
+            moves += [(name, after)] if after != name else []
+        if moves:
+            result.append(
+                f"    {', '.join(m[0] for m in moves)} = {', '.join(m[1] for m in moves)}"
+            )
+        result += [f"{name}_at = np.stack({name}_at, 2)" for name in stacked]
+        writer.texts.update({n: Text(f"{name}_at") for n, name in loads.items()})
+        writer.texts.update({n: Text(f"{self.names[n]}_at") for n in shown})
+        return result if stacked or lines or moves else []
+
+    def _read_after(self, n: int, phase: int) -> bool:
+        """Whether a later phase reads the value, beside its being carried on."""
+        return any(
+            n in inst.ins and self.phase[u] > phase for u, inst in enumerate(self.program.body)
+        )
+
+    def _result(self, writer: Writer, carried: list[str]) -> str:
+        owner, outs = self.owner, self.program.outs
+
+        def value(name: str) -> str:
+            return writer.texts[outs[name]].code if name in outs else "None"
+
+        if owner.token:
+            states = [
+                f"{value(f'state:{s}')}[:, :, 0]"
+                if f"state:{s}" in outs
+                else f"np.zeros_like({c}[:, :, 0])"
+                for s, c in zip(owner.states, carried)
+            ]
+        else:
+            states = list(carried)
+        if self.carried == "state":
+            outputs = [value(name if name in outs else f"stored:{name}") for name in owner.outputs]
+            starts = "()" if owner.token else pack([f"{name}_at" for name in carried])
+            return f"return {pack(outputs)}, {pack(states)}, {starts}"
+        inputs = [
+            value(f"input:{n}" if f"input:{n}" in outs else f"stored:{n}") for n in owner.inputs
+        ]
+        fixed = [value(f"param:{n}") for n in owner.fixed]
+        last = [value(f"last:{n}") for n in owner.last]
+        return f"return {pack(inputs)}, {pack(fixed)}, {pack(last)}, {pack(states)}"
+
+
+def _locals(owner: PassText, dims: set[str]) -> Names:
+    found = Names({*RESERVED, *taken(), *dims, *keyword.kwlist})
+    for name in owner.inputs:
+        found.take("input", name, identifier(name))
+    for name in owner.fixed:
+        found.take("param", name, name)
+    for name in owner.last:
+        found.take("last", name, f"last_{name}")
+    for name in owner.states:
+        found.take("state", name, name)
+        found.take("start", name, f"{name}_start")
+        found.take("dstate", name, f"d{name}")
+        found.used |= {f"{found[kind, name]}_at" for kind in ("state", "dstate")}
+    for name in owner.outputs:
+        found.take("cotangent", name, f"d{identifier(name)}")
+    return found
