@@ -67,7 +67,8 @@ def grammar() -> Lark:
 def parse(source: Source) -> tuple[File | None, list[Diagnostic]]:
     """The syntax of ``source`` and everything that is wrong with it.
 
-    Statements that are wrong are left out of the file; without one that is right, it is None.
+    Statements that are wrong are left out of the file. It is None where too much is missing to
+    judge the rest: with no statement at all, an unknown base, or more than `MAX_PROBLEMS`.
     """
     if len(source.text) > MAX_BYTES:
         end = Span(source, MAX_BYTES, MAX_BYTES)
@@ -86,23 +87,26 @@ def parse(source: Source) -> tuple[File | None, list[Diagnostic]]:
         problems.append(error("LA0109", at))
         if pieces and suggest(pieces[0].span.text.split()[0], ["variant"]):
             del pieces[0]
-    for number, piece in enumerate(pieces):
+    headers, inherits = 0, False
+    for piece in pieces:
         if len(problems) >= MAX_PROBLEMS:
-            break
+            return None, problems
         header = HEADER.match(piece.span.text) is not None
-        if header and number:
+        headers += header
+        if header and headers > 1:
             problems.append(error("LA0110", piece.span))
             continue
         parsed, wrong = parse_piece(piece, "header" if header else "statement")
         problems += wrong
         if parsed is None:
             broken |= _declared(piece.span.text)
+            inherits = inherits or (header and "extends" in piece.span.text)
         elif header:
             (name, base), doc = cast(Header, parsed), piece.doc
         else:
             statements.append(cast(Statement, parsed))
     problems += _subscripts(statements, broken)
-    if not pieces:
+    if not pieces or inherits:
         return None, problems
     parts = tuple(statements)
     return File(source, name, base, parts, doc, tuple(expects), frozenset(broken)), problems
@@ -165,7 +169,7 @@ def _walk(statement: Statement) -> Iterator[Node]:
 
 def _declared(text: str) -> set[str]:
     """The names that a statement with a mistake in it may have meant to declare."""
-    head = text if re.match("(dim|const)\\s", text) else re.split("[:=]", text, maxsplit=1)[0]
+    head = text if re.match(r"(dim|const|use)\s", text) else re.split("[:=]", text, maxsplit=1)[0]
     words = re.findall(NAME, head) + re.findall(rf"\b{NAME}(?=\s*=)", text)
     return {unicodedata.normalize("NFKC", word) for word in words}
 

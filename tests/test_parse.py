@@ -255,6 +255,13 @@ def test_a_file_begins_with_its_variant(text: str) -> None:
 
 def test_one_variant_in_a_file() -> None:
     assert [d.code for d in faults("variant y\na = b")] == ["LA0110"]
+    late = parse(Source("x.la", "a = b\nvariant y\nvariant z\n"))[1]
+    assert [d.code for d in late] == ["LA0109", "LA0110"]
+
+
+def test_what_inherits_from_an_unreadable_base_is_not_judged() -> None:
+    file, problems = parse(Source("x.la", "variant x extends 'y'\no = x^2\n"))
+    assert file is None and [d.code for d in problems] == ["LA0120", "LA0116"]
 
 
 # ---- the parser
