@@ -97,7 +97,7 @@ class PassText:
             Function(
                 f"def backward_{self.number}(inputs, starts, constants, cotangents, dstates, n, "
                 "C, dims, dtype):",
-                f"Cotangents of the inputs and states of forward_{self.number} from those it gives.",
+                f"The cotangents of what forward_{self.number} takes, from those of what it gives.",
                 tuple(backward.lines(comments=False)),
             ),
         ]

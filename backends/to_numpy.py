@@ -79,6 +79,7 @@ def to_numpy(
         plan=plan,
         plan_text=_pretty(replace(plan, why=())),
         public=public,
+        call=_unshadowed(spec),
         signature=_pretty(signature),
         arguments=_arguments(spec),
         functions=functions,
@@ -101,6 +102,17 @@ def to_numpy(
         blocks=paste.body(BLOCKS),
         contract=paste.body(CONTRACT),
     )
+
+
+def _unshadowed(spec: Spec) -> dict[str, str]:
+    """Names that the public functions use, under others where an argument has that name."""
+    arguments = {a.ascii for a in spec.args}
+    found = {}
+    for name in ("forward", "step", "vjp", "SIGNATURE", "CORE"):
+        found[name] = name
+        while found[name] in arguments:
+            found[name] += "_"
+    return found
 
 
 def _shape(shape: tuple[Size, ...]) -> str:

@@ -97,10 +97,10 @@ class Algebra:
         """The polynomial of a node whose arguments have theirs."""
         args = [self.poly(a) for a in e.args]
         match e.op:
-            case "const" if math.isfinite(e.value):  # type: ignore[arg-type]
-                return number(float(e.value))  # type: ignore[arg-type]
+            case "const" if math.isfinite(e.value):
+                return number(float(e.value))
             case "size":
-                value = self._size(e.value)  # type: ignore[arg-type]
+                value = self._size(e.value)
                 return number(value) if value is not None else self.node(e)
             case "add":
                 return add(args[0], args[1])
@@ -143,8 +143,8 @@ class Algebra:
                 squares = square and self.total(square)
                 scale = squares and self.power(add(squares, number(1e-6)), -_HALF)
                 return (scale and self.mul(args[0], scale)) or self.node(e)
-            case "state" if e.value[1] == 0 and len(e.shape) < 2:  # type: ignore[index]
-                update = self._update(e.value[0])  # type: ignore[index]
+            case "state" if e.value[1] == 0 and len(e.shape) < 2:
+                update = self._update(e.value[0])
                 return self.poly(update) if update is not None else self.node(e)
         return self.node(e)
 

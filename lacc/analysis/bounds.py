@@ -33,7 +33,7 @@ from lacc.spec.model import Expr
 
 _CONTRACTING = {"relu", "tanh", "sin", "elu", "silu", "gelu", "erf", "abs", "neg", "stop_gradient"}
 _ABOVE_ARGUMENTS = {"max", "logaddexp", "relu", "softplus", "abs"}
-_CORNERS = 8
+_CORNERS, _TERMS, _MOST = 8, 12, 48
 _NONE = Fraction(0)
 
 
@@ -72,7 +72,9 @@ class Bounds(ABC):
         return self.of_poly(squares).hi if squares else math.inf
 
     def of_poly(self, poly: Poly) -> Interval:
-        """The range of a polynomial of the algebra."""
+        """The range of a polynomial of the algebra; no bound of one with very many terms."""
+        if len(poly.terms) > _MOST:
+            return Interval()
         key = poly, self._related
         if key not in self._polys:
             self._polys[key] = REALS
@@ -87,7 +89,7 @@ class Bounds(ABC):
         for parts, coefficient in pieces:
             total = total + self._product(parts).scaled(coefficient)
         bound = total.meet(self._by_promise(poly)).meet(self._at_corners(pieces))
-        if depth and len(poly.terms) > 1:
+        if depth and 1 < len(poly.terms) <= _TERMS:
             bound = bound.meet(self._common(poly, depth)).meet(self._by_dominance(poly, depth))
         return bound.meet(self._by_relation(poly))
 

@@ -161,7 +161,7 @@ class _Logs:
         if varies(e, self._ranges.spec) or not self._ranges.of(e).positive:
             return None
         if e.op == "const":
-            return self._build.node("const", (), e.shape, math.log(float(e.value)))  # type: ignore[arg-type]
+            return self._build.node("const", (), e.shape, math.log(float(e.value)))
         return self._build.node("log", (e,), e.shape)
 
 

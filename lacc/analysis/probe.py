@@ -80,14 +80,14 @@ def growth(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Growth | None:
     where none is found."""
     roots = [spec.state(name).update for name in recurrence.states]
     reached = _reached(spec, roots)
-    if any(n.op == "attend" or (n.op == "state" and n.value[1] == "T") for n in reached):  # type: ignore[index]
+    if any(n.op == "attend" or (n.op == "state" and n.value[1] == "T") for n in reached):
         return None
-    names = {n.value[0] if n.op == "input" else n.value for n in reached if n.op in _ARGUMENTS}  # type: ignore[index]
+    names = {n.value[0] if n.op == "input" else n.value for n in reached if n.op in _ARGUMENTS}
     moving = names if not recurrence.decays and not recurrence.erases else _moving(spec, recurrence)
     args = [arg for arg in spec.args if arg.name in names]
     choices = [_settings(arg, ranges, arg.name in moving) for arg in args]
     candidates = list(_combinations(choices))
-    states = sorted({n.value[0] for n in reached if n.op == "state"} | set(recurrence.states))  # type: ignore[index]
+    states = sorted({n.value[0] for n in reached if n.op == "state"} | set(recurrence.states))
     small = {name: dim.default if dim.pinned else _SMALL for name, dim in spec.dims.items()}
     promises = [p for arg in args for p in arg.promises if _arguments(p) <= names]
     try:
@@ -119,7 +119,7 @@ def _reached(spec: Spec, roots: Sequence[Expr]) -> list[Expr]:
             if id(node) not in seen:
                 seen[id(node)] = node
                 if node.op == "state":
-                    todo.append(spec.state(node.value[0]).update)  # type: ignore[index]
+                    todo.append(spec.state(node.value[0]).update)
     return list(seen.values())
 
 
@@ -128,7 +128,7 @@ def _moving(spec: Spec, recurrence: Recurrence) -> set[str]:
     factors = [factor.expr for factor in recurrence.decays]
     factors += [side for erase in recurrence.erases for side in (erase.a, erase.b)]
     return {
-        n.value[0] if n.op == "input" else n.value  # type: ignore[index,misc]
+        n.value[0] if n.op == "input" else n.value
         for n in _reached(spec, factors)
         if n.op in _ARGUMENTS
     }
@@ -136,7 +136,7 @@ def _moving(spec: Spec, recurrence: Recurrence) -> set[str]:
 
 def _arguments(promise: Promise) -> set[str]:
     nodes = [*promise.left.walk(), *promise.right.walk()]
-    return {n.value[0] if n.op == "input" else n.value for n in nodes if n.op in _ARGUMENTS}  # type: ignore[index,misc]
+    return {n.value[0] if n.op == "input" else n.value for n in nodes if n.op in _ARGUMENTS}
 
 
 def _settings(arg: Arg, ranges: Ranges, moves: bool) -> list[Setting]:
@@ -277,12 +277,12 @@ class _Run:
             return self._apply(node)
         match node.op:
             case "const":
-                return self._number(float(node.value))  # type: ignore[arg-type]
+                return self._number(float(node.value))
             case "size":
                 dims = {name: dim.default for name, dim in self._spec.dims.items()}
-                return self._number(float(node.value.evaluate(dims)))  # type: ignore[attr-defined]
+                return self._number(float(node.value.evaluate(dims)))
             case "input":
-                return self._args[node.value[0]]  # type: ignore[index]
+                return self._args[node.value[0]]
             case "param" | "buffer":
                 return self._args[str(node.value)]
             case "eye":

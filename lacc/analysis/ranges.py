@@ -108,9 +108,9 @@ class Ranges(Bounds):
                 self._learn(args[0], Interval(lo=interval.lo, lo_open=interval.lo_open))
 
     def _now(self, expr: Expr) -> Expr | None:
-        if expr.op != "input" or expr.value[1] == 0:  # type: ignore[index]
+        if expr.op != "input" or expr.value[1] == 0:
             return None
-        return _input(self._args[expr.value[0]])  # type: ignore[index]
+        return _input(self._args[expr.value[0]])
 
     def _count(self, expr: Expr) -> int | None:
         value = self._fixed(expr.shape[0]) if len(expr.shape) == 1 else None
@@ -168,22 +168,22 @@ class Ranges(Bounds):
     def _leaf(self, e: Expr) -> Interval:
         match e.op:
             case "const":
-                return Interval.point(float(e.value))  # type: ignore[arg-type]
+                return Interval.point(float(e.value))
             case "size":
-                return self._size(e.value)  # type: ignore[arg-type]
+                return self._size(e.value)
             case "eye":
                 return Interval(0.0, 1.0)
             case "head":
                 return Interval(0.0, math.inf, False, True)
             case "t" | "T" | "T_length" | "H":
                 return Interval(1.0, math.inf, False, True)
-            case "input" if e.value[1] != 0:  # type: ignore[index]
-                return self.of(_input(self._args[e.value[0]])).hull(Interval.point(0.0))  # type: ignore[index]
+            case "input" if e.value[1] != 0:
+                return self.of(_input(self._args[e.value[0]])).hull(Interval.point(0.0))
             case "input" | "param" | "buffer":
-                name = e.value[0] if e.op == "input" else e.value  # type: ignore[index]
-                return Interval() if self._args[name].promises else REALS  # type: ignore[index]
+                name = e.value[0] if e.op == "input" else e.value
+                return Interval() if self._args[name].promises else REALS
             case "state":
-                return self._state(*e.value)  # type: ignore[misc]
+                return self._state(*e.value)
         return REALS
 
     def _state(self, name: str, when: object) -> Interval:
