@@ -202,8 +202,8 @@ def _bounds(drawing: _Drawing, arg: Arg, promises: list[Promise]) -> _Bounds | N
 
 def _is(expr: Expr, arg: Arg) -> bool:
     if expr.op == "input":
-        return bool(expr.value == (arg.name, 0))
-    return expr.op in ("param", "buffer") and expr.value == arg.name
+        return expr.value == (arg.name, 0)
+    return bool(expr.op in ("param", "buffer") and expr.value == arg.name)
 
 
 def _within(
