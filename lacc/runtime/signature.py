@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lacc.ir.graph import expressions, nodes
-from lacc.ir.graph import expressions, nodes
 from lacc.runtime.contract import Signature, Value
 from lacc.runtime.memory import axes, fields
 from lacc.spec.model import Spec

@@ -202,7 +202,7 @@ def _bounds(drawing: _Drawing, arg: Arg, promises: list[Promise]) -> _Bounds | N
 
 def _is(expr: Expr, arg: Arg) -> bool:
     if expr.op == "input":
-        return expr.value == (arg.name, 0)
+        return bool(expr.value == (arg.name, 0))
     return bool(expr.op in ("param", "buffer") and expr.value == arg.name)
 
 
