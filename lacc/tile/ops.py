@@ -171,7 +171,7 @@ _ROWS = (
         "place_row",
         lambda last, a: ("t", *a),
         meaning.place_row,
-        None,
+        lambda f, ct, y, last, a: (f.op("row", (ct,), last),),
         0,
         "a tile of one token, the others 0",
     ),
