@@ -19,6 +19,7 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+from dataclasses import replace
 from types import FunctionType
 
 from lacc.diagnostics import Diagnostic, LaccError, Source, Span, error
@@ -97,6 +98,28 @@ def variant(function: FunctionType) -> File:
                     raise LaccError(reader.problems)
                 return file
     raise LaccError([nowhere])
+
+
+def _equation(statement: Recur | Define) -> bool:
+    return isinstance(statement, Recur) or statement.role != "gate"
+
+
+def _grouped(statements: list[Statement]) -> list[Statement]:
+    """Neighbours that a `.la` file would declare on one line as one: `dim K = 4, V = 4`."""
+    out: list[Statement] = []
+    for statement in statements:
+        match out[-1:], statement:
+            case [Sized(kind) as last], Sized(same) if kind == same:
+                span = last.span.to(statement.span)
+                out[-1] = replace(last, items=last.items + statement.items, span=span)
+            case [Declare(default=None, where=()) as last], Declare() if (
+                replace(statement, names=last.names) == last
+            ):
+                span = last.span.to(statement.span)
+                out[-1] = replace(last, names=last.names + statement.names, span=span)
+            case _:
+                out.append(statement)
+    return out
 
 
 class _Reader:
@@ -178,7 +201,7 @@ class _Reader:
                     declared.append(self._argument(arg, default))
             except _Refused:
                 continue
-        return sized + declared
+        return _grouped(sized + declared)
 
     def _sized(self, arg: ast.arg, default: ast.expr | None) -> Sized:
         """A keyword-only argument: a dim where it is an int, else a const."""
@@ -278,7 +301,7 @@ class _Reader:
     def _outputs(
         self, value: ast.expr, statements: list[Statement], returns: ast.expr | None
     ) -> None:
-        """Adds what is returned to ``statements``: each output is declared before its equation."""
+        """Adds what is returned to ``statements``; outputs are declared before the equations."""
         values = value.elts if isinstance(value, ast.Tuple) else [value]
         declared = {n.text for s in statements if isinstance(s, Declare) for n in s.names}
         for each in values:
@@ -286,9 +309,9 @@ class _Reader:
             id = each.id if isinstance(each, ast.Name) else None
             equations = [s for s in statements if isinstance(s, Define) and s.name.text == id]
             if equations:
-                name, at = equations[-1].name, statements.index(equations[-1])
+                name = equations[-1].name
             elif len(values) == 1:
-                name, at = Name(OUTPUT, span), len(statements)
+                name = Name(OUTPUT, span)
                 statements.append(Define("", name, self._expr(each), span))
             else:
                 hint = "define each, and return their names"
@@ -298,7 +321,8 @@ class _Reader:
             output = Declare("output", (name,), None, (), None, None, (), span)
             if returns is not None and len(values) == 1:
                 output = self._declare(returns, "output", (name,), None)
-            statements.insert(at, output)
+            first = next(s for s in statements if isinstance(s, Recur | Define) and _equation(s))
+            statements.insert(statements.index(first), output)
 
     # ---- expressions
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import pytest
+from conftest import ROOT
 
 from lacc.diagnostics import LaccError, Source
+from lacc.driver import load
 from lacc.frontends.embedded import variant
 from lacc.frontends.la import parse
 from lacc.spec.format import unparse
-from lacc.spec.syntax import Declare, File
+from lacc.spec.syntax import Declare, File, Recur
 
 # ruff: noqa: B007, F841, RUF059
 # mypy: ignore-errors
@@ -22,6 +26,10 @@ def text(source: str) -> File:
     file, problems = parse(Source("x.la", source))
     assert file is not None and not problems
     return file
+
+
+EXAMPLES = ROOT / "examples"
+TWINS = sorted((EXAMPLES / "python").glob("*.py"))
 
 
 @variant
@@ -58,7 +66,7 @@ def test_each_kind_of_statement() -> None:
     expected = text(
         "## One of each.\n##\n## And a second paragraph.\n"
         "variant everything\n"
-        "dim K = 64\ndim V = 8\nconst eps = 1e-6\nconst low = -2.5\n"
+        "dim K = 64, V = 8\nconst eps = 1e-6, low = -2.5\n"
         "input q : [K]\ninput k : [K] per group where sum(k * k) <= 1\ninput g : scalar = -1\n"
         "param u : [K] per layer\n"
         "dim F = 1 + K\nbuffer W : [F, K] = orthogonal_gaussian()\n"
@@ -71,12 +79,12 @@ def test_each_kind_of_statement() -> None:
     )
     outputs = [s for s in everything.statements if isinstance(s, Declare) and s.role == "output"]
     assert [(s.names[0].text, s.type) for s in outputs] == [("y", None), ("z", None)]
+    at = [everything.statements.index(output) for output in outputs]
+    assert isinstance(everything.statements[at[0] - 1], Declare)
+    assert isinstance(everything.statements[at[1] + 1], Recur)
     rest = tuple(s for s in everything.statements if s not in outputs)
     assert rest == expected.statements
     assert (everything.name, everything.doc) == (expected.name, expected.doc)
-    for output in outputs:
-        at = everything.statements.index(output)
-        assert everything.statements[at + 1].name == output.names[0]
 
 
 def test_an_unnamed_output_with_a_type() -> None:
@@ -87,8 +95,8 @@ def test_an_unnamed_output_with_a_type() -> None:
         return s[t]
 
     assert unparse(add) == (
-        "variant add\n\ndim V = 2\ninput v : [V]\nstate s : [V]\n\ns[t] = s[t-1] + v\n\n"
-        "output o : [V]\n\no = s[t]\n"
+        "variant add\n\ndim V = 2\ninput v : [V]\nstate s : [V]\noutput o : [V]\n\n"
+        "s[t] = s[t-1] + v\no = s[t]\n"
     )
 
 
@@ -98,7 +106,7 @@ def test_places_are_those_of_the_python_file() -> None:
     assert everything.name.span.text == "everything"
     gate = next(s for s in everything.statements if getattr(s, "role", "") == "gate")
     assert (gate.span.text, gate.body.span.text) == ("α = gate(exp(g))", "exp(g)")
-    promise = everything.statements[5].where[0]
+    promise = everything.statements[3].where[0]
     assert promise.span.text == "sum(k * k) <= 1"
 
 
@@ -180,3 +188,11 @@ def test_what_has_no_source_is_refused(given: Any) -> None:
         with pytest.raises(LaccError) as caught:
             variant(function)
         assert caught.value.code == "LA0131"
+
+
+@pytest.mark.parametrize("path", TWINS, ids=lambda path: path.stem)
+def test_the_twin_of_an_example_is_the_same_spec(path: Path) -> None:
+    namespace = runpy.run_path(str(path))
+    twin, example = load(namespace[path.stem]), load(EXAMPLES / f"{path.stem}.la")
+    plain = re.sub(r"\s+## .*|\n# expect .*", "", example.text)
+    assert re.sub(r"## .*", "", twin.text).strip() == re.sub(r"## .*", "", plain).strip()
