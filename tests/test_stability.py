@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from functools import cache
 
 import numpy as np
@@ -294,3 +295,19 @@ def test_growth_is_a_warning_with_the_input_and_a_way_out() -> None:
 def test_a_stable_spec_gets_no_warning() -> None:
     spec = spec_of(LOG, "S[t] = exp(g) * S[t-1] + k @ v.T")
     assert stability_warnings(spec, recurrences(spec)) == []
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        " + ".join(f"max(a, {n})" for n in range(150)),
+        " * ".join(f"(1 - {n} * a)" for n in range(60)),
+        " + ".join(f"sigmoid(a * {n})" for n in range(150)),
+    ],
+    ids=["maxima", "products", "sigmoids"],
+)
+def test_a_verdict_on_a_very_long_gate_comes_soon(gate: str) -> None:
+    spec = spec_of("input a : scalar where 0 <= a <= 1\n", f"S[t] = ({gate}) * S[t-1] + k @ v.T")
+    began = time.perf_counter()
+    assert verdict(spec).verdict != "proved"
+    assert time.perf_counter() - began < 5

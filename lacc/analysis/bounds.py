@@ -33,7 +33,7 @@ from lacc.spec.model import Expr
 
 _CONTRACTING = {"relu", "tanh", "sin", "elu", "silu", "gelu", "erf", "abs", "neg", "stop_gradient"}
 _ABOVE_ARGUMENTS = {"max", "logaddexp", "relu", "softplus", "abs"}
-_CORNERS, _TERMS, _MOST = 8, 12, 48
+_CORNERS, _TERMS, _MOST = 7, 12, 48
 _NONE = Fraction(0)
 
 
@@ -156,8 +156,12 @@ class Bounds(ABC):
         return bound
 
     def _at_corners(self, terms: list[tuple[list[Mono], float]]) -> Interval:
-        """A polynomial linear in each piece takes its extremes at the corners of their box."""
-        pieces = sorted({piece for parts, _ in terms for piece in parts})
+        """A polynomial linear in each piece takes its extremes at the corners of their box (where
+        no piece stands twice, the terms one by one give the same)."""
+        uses = [piece for parts, _ in terms for piece in parts]
+        pieces = sorted(set(uses))
+        if len(pieces) == len(uses):
+            return Interval()
         if len(pieces) > _CORNERS or any(len(set(parts)) < len(parts) for parts, _ in terms):
             return Interval()
         box = [self._piece(piece) for piece in pieces]
