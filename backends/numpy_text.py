@@ -273,7 +273,8 @@ def _unfold(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
 
 def _default(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     given, otherwise = ins[0].within(ATOM), f.aligned(ins[1], axes[1], inst.axes)
-    return Text(f"{otherwise.within(CHOICE + 1)} if {given} is None else {given}", CHOICE)
+    value = f"np.asarray({otherwise.code}, {f.dtype})"  # it may be a number
+    return Text(f"{value} if {given} is None else {given}", CHOICE)
 
 
 Call = Callable[[Formats, Inst, list[Text], list[Axes]], Text]
