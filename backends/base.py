@@ -37,6 +37,9 @@ STEMS = {
 }
 
 
+PICKED = {"meet": ("pairs", "from_start", "to_end")}
+
+
 def environment() -> Environment:
     """The Jinja environment of all templates."""
     found = Environment(
@@ -89,6 +92,8 @@ class Variables(dict[int, str]):
     def __missing__(self, n: int) -> str:
         inst = self._program.body[n]
         stem = inst.name if inst.name.isidentifier() else STEMS.get(inst.op, inst.op)
+        if inst.op == "pick" and not inst.name:
+            stem = PICKED.get(self._program.body[inst.ins[0]].op, ("part",) * 3)[inst.value]
         name, k = stem, 1
         while name in self._used:
             k += 1

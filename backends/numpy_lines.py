@@ -12,6 +12,7 @@ from lacc.tile.program import Inst, Program
 
 CONTRACT, BLOCKS = "lacc.runtime.contract", "lacc.runtime.blocks"
 PLAN = "lacc.plan.plan"
+SEVERAL = ("meet", "meet_pull", "decayed_pull")  # ops with three results
 KERNELS, SCALARS, SAMPLERS = "lacc.tile.kernels", "lacc.ir.scalars", "lacc.library.samplers"
 RESERVED = (
     "np",
@@ -84,23 +85,39 @@ class Writer:
         """
         found: list[str] = []
         for n in wanted:
+            if n in self.texts:
+                continue
             inst = self.program.body[n]
             text = self.text(inst)
+            if inst.op in SEVERAL:
+                found += [*self._comment(inst, comments), f"{self._picked(n)} = {text.code}"]
+                continue
             alias = text.code.isidentifier() and n in aliased
             if (n not in crossing or alias) and self._inlined(n, inst, text):
                 self.texts[n] = text
                 continue
-            if comments and inst.line and inst.line != self.line and not self._is_cheap(inst):
-                self.line = inst.line
-                source = self.spec.file.source.text.splitlines()
-                if inst.line <= len(source):
-                    found.append(f"# {source[inst.line - 1].split('##')[0].strip()}")
-            found.append(f"{self.names[n]} = {text.code}")
+            found += [*self._comment(inst, comments), f"{self.names[n]} = {text.code}"]
             self.texts[n] = Text(self.names[n])
         return found
 
-    def _is_cheap(self, inst: Inst) -> bool:
-        return inst.op in ("load", "expand", "rename")
+    def _comment(self, inst: Inst, wanted: bool) -> list[str]:
+        """The line of the spec that an instruction comes from, where that is another one."""
+        cheap = inst.op in ("load", "expand", "rename")
+        if not wanted or cheap or inst.line in (0, self.line):
+            return []
+        self.line = inst.line
+        source = self.spec.file.source.text.splitlines()
+        return [f"# {source[inst.line - 1].split('##')[0].strip()}"]
+
+    def _picked(self, n: int) -> str:
+        """Names for the results of an op that has several; those that nothing picks are _."""
+        picks = {
+            i.value: u for u, i in enumerate(self.program.body) if i.op == "pick" and i.ins[0] == n
+        }
+        for u in picks.values():
+            scalar = len(self.program.body[u].axes) < 2
+            self.texts[u] = Text(f"{self.names[u]}[..., 0]" if scalar else self.names[u])
+        return ", ".join(self.names[picks[k]] if k in picks else "_" for k in range(3))
 
     def _inlined(self, n: int, inst: Inst, text: Text) -> bool:
         if text.number:

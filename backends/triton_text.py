@@ -55,7 +55,7 @@ ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """How an axis is written: its positions in a tile, where these are inside it, entries of a tile."""
+    """How an axis is written: positions in a tile, which are inside it, how many a tile has."""
 
     at: str
     inside: str
@@ -73,7 +73,7 @@ class Formats:
         self.size = size
 
     def text(self, inst: Inst, ins: list[Text]) -> Text:
-        """The expression of one instruction over its operands. KeyError where there is no format."""
+        """The expression of an instruction over its operands. KeyError where there is no format."""
         axes = [self.program.body[i].axes for i in inst.ins]
         if inst.op in ELEMENTWISE:
             form, binds, levels = ELEMENTWISE[inst.op]
@@ -139,7 +139,8 @@ def _contract(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text
 def _reduce(call: str) -> Format:
     def run(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
         over = [n for n, a in enumerate(axes[0]) if a in inst.value]
-        return Text(f"tl.{call}({ins[0].code})" if len(over) > 1 else f"tl.{call}({ins[0].code}, {over[0]})")
+        axis = "" if len(over) > 1 else f", {over[0]}"
+        return Text(f"tl.{call}({ins[0].code}{axis})")
 
     return run
 
@@ -147,7 +148,8 @@ def _reduce(call: str) -> Format:
 def _expand(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     if not axes[0]:
         return Text(f"tl.zeros({f.shape(inst.axes)}, FLOAT) + {ins[0].within(SUM)}", SUM)
-    return Text(f"tl.broadcast_to({f.aligned(ins[0], axes[0], inst.axes).code}, {f.shape(inst.axes)})")
+    aligned = f.aligned(ins[0], axes[0], inst.axes)
+    return Text(f"tl.broadcast_to({aligned.code}, {f.shape(inst.axes)})")
 
 
 def _rename(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
@@ -157,7 +159,8 @@ def _rename(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
 
 def _within(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     inner, fill = inst.value
-    return Text(f"tl.where({f.inside(inner, inst.axes).code}, {ins[0].code}, {number(fill).code})")
+    inside = f.inside(inner, inst.axes)
+    return Text(f"tl.where({inside.code}, {ins[0].code}, {number(fill).code})")
 
 
 def _mask(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
@@ -244,28 +247,42 @@ OTHER: dict[str, Format] = {
 }
 
 
+COUNTED = ("const", "size", "add", "sub", "mul", "div", "neg", "pow")
+"""Ops of which numbers are made that the launch knows."""
+
+
 def obstacle(program: Program) -> str:
     """Why a program cannot be written in Triton, "" where it can."""
     numbers: set[int] = set()
     for n, inst in enumerate(program.body):
-        axes = [program.body[i].axes for i in inst.ins]
-        if inst.op != "load" and inst.op not in ELEMENTWISE and inst.op not in OTHER:
-            return f"the tile op {inst.op} has no Triton format"
-        if len(inst.axes) > 2:
-            return f"a tile over {', '.join(inst.axes)} has more than two axes"
-        if inst.op in ("const", "size") or (inst.ins and numbers.issuperset(inst.ins) and not inst.axes):
-            numbers.add(n)
-            if inst.op not in ("const", "size", "add", "sub", "mul", "div", "neg", "pow"):
-                return f"{inst.op} of numbers alone has no Triton format"
-        if inst.op == "contract":
-            every = {a for have in axes for a in have}
-            if len(every) > 2 and not (len(every) == 3 and len(inst.value) == 1 and all(len(a) == 2 for a in axes)):
-                return f"a product over {', '.join(sorted(every))} at once has no Triton format"
-        if inst.op == "solve" and len(inst.axes) != 2:
-            return "a solve of one column has no Triton format"
-        if inst.op == "pow" and n not in numbers:
-            base, exponent = (program.body[i] for i in inst.ins)
+        if inst.op in ("const", "size") or (inst.ins and numbers.issuperset(inst.ins)):
+            numbers |= set() if inst.axes else {n}
+        found = _no_format(program, inst, n in numbers)
+        if found:
+            return f"{found} has no Triton format"
+    return ""
+
+
+def _no_format(program: Program, inst: Inst, counted: bool) -> str:
+    """What of an instruction cannot be written, "" where all can."""
+    operands = [program.body[i] for i in inst.ins]
+    if inst.op not in ELEMENTWISE and inst.op not in OTHER and inst.op != "load":
+        return f"the tile op {inst.op}"
+    if len(inst.axes) > 2:
+        return f"a tile over {', '.join(inst.axes)}"
+    if counted:
+        return "" if inst.op in COUNTED else f"{inst.op} of numbers alone"
+    match inst.op:
+        case "contract":
+            every = ordered(a for x in operands for a in x.axes)
+            product = len(every) == 3 and all(len(x.axes) == 2 for x in operands)
+            if len(every) > 2 and not (product and len(inst.axes) == 2):
+                return f"a product over {', '.join(every)} at once"
+        case "solve" if len(inst.axes) < 2:
+            return "a solve of one column"
+        case "pow":
+            base, exponent = operands
             positive = base.op == "const" and float(base.value) > 0
             if exponent.op != "const" and not positive:
-                return "a power whose base and exponent both vary has no Triton format"
+                return "a power whose base and exponent both vary"
     return ""

@@ -174,6 +174,10 @@ def verify(
 
     spec = load(given, overrides)
     kernel = compile(spec, target)
+    if target == "triton":
+        from lacc.runtime.torch_calls import refusal
+
+        raise refusal(target, "verify", "gradients and steps are not lowered yet")
     reference = kernel if target == "reference" else _reference(spec)
     return verify(reference, [kernel], full=full, progress=progress)
 
@@ -219,32 +223,28 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
 
 def _triton(spec: Spec, mode: str, chunk: int | None) -> Kernel:
     """One file of torch and Triton, loaded when it is first called; the forward alone."""
-    from lacc.backends.to_triton import lacks, to_triton
+    from lacc.backends.to_triton import lacks, public_name, to_triton
     from lacc.runtime.contract import MODES
     from lacc.runtime.kernel import Kernel
     from lacc.runtime.signature import signature
-    from lacc.runtime.torch_calls import forward, missing
+    from lacc.runtime.torch_calls import forward, refusal
 
     derived = analyse(spec)
-    obstacle = derived.modes["chunk"]
-    reason = obstacle.reason if obstacle else lacks(spec, derived)
-    if reason:
-        hint = "compile with --target numpy"
-        span = obstacle.expr.span if obstacle else None
-        raise LaccError([error("LA0703", span, target="triton", mode="chunk", reason=reason, hint=hint)])
-    refused = {what: missing("triton", what) for what in ("parallel", "recurrent", "step", "vjp")}
-    seen = signature(spec, {m: "" if m == "auto" else m for m in MODES})
+    if reason := lacks(spec, derived):
+        obstacle = derived.modes["chunk"]
+        raise refusal("triton", "chunk", reason, obstacle.expr.span if obstacle else None)
+    refused = {what: refusal("triton", what) for what in ("parallel", "recurrent", "step", "vjp")}
     source = to_triton(spec, derived, chunk)
 
-    def vjp(*_: object, **__: object) -> None:
+    def no_vjp(*_: object, **__: object) -> None:
         raise refused["vjp"]
 
     return Kernel(
         spec,
         "triton",
-        seen,
-        (forward(seen.name, source, "triton"), vjp, vjp),
-        missing={what: fault.diagnostics[0] for what, fault in refused.items() if what != "vjp"},
+        signature(spec, {m: "it is not lowered yet" if m in refused else "" for m in MODES}),
+        (forward(public_name(spec), source, "triton"), no_vjp, no_vjp),
+        missing={what: why.diagnostics[0] for what, why in refused.items() if what != "vjp"},
         verify=partial(verify, spec, "triton"),
         source=source,
         mode=mode,

@@ -67,8 +67,8 @@ class Model:
             for a in self.args:
                 flat = (WIDTH, int(np.prod(self.shape[a.ascii])))
                 shapes[f"{n} {a.ascii}"] = flat if a.role == "input" else self.shape[a.ascii]
-        draws = {name: rng.standard_normal(s) * s[-2:][0] ** -0.5 for name, s in shapes.items()}
-        self.w = {name: w.astype(np.float32) for name, w in draws.items()}
+        draw = lambda s: np.float32(rng.standard_normal(s) * s[-2:][0] ** -0.5)  # noqa: E731
+        self.w = {name: draw(shape) for name, shape in shapes.items()}
 
     def forward(self, tokens, states=None):
         """Logits [..., characters]; cotangent of the logits -> gradients; each layer's state."""
@@ -136,7 +136,7 @@ def generate(model, prompt, rng):
         logits, _, states = model.forward(np.array([tokens[len(seen)]]), states)
         seen.append(logits[0])
         if len(seen) == len(tokens):
-            p = np.exp((logits[0] - logits[0].max()) / 0.5)
+            p = np.exp((logits[0] - logits[0].max()) / 0.6)
             tokens.append(int(rng.choice(len(p), p=p / p.sum())))
     return np.array(tokens), np.array(seen)
 
@@ -144,7 +144,7 @@ def generate(model, prompt, rng):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("spec", nargs="?", default=Path(__file__).parents[1] / "gla.la")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=500)
     options, rng = parser.parse_args(), np.random.default_rng(0)
     plain = [d.name for d in lacc.load(options.spec).dims.values() if str(d.size) == d.name]
     kernel = lacc.compile(options.spec, target="numpy", **dict.fromkeys(plain, DIM))
@@ -152,7 +152,7 @@ if __name__ == "__main__":
     text = np.array([alphabet.index(c) for c in TEXT])
     model = Model(kernel, len(alphabet), rng)
     train(model, text, options.steps, rng)
-    tokens, seen = generate(model, text[:PROMPT], rng)
+    tokens, seen = generate(model, text[2000 : 2000 + PROMPT], rng)
     print("\n" + "".join(alphabet[i] for i in tokens))
     apart = np.abs(model.forward(tokens[None, : len(seen)])[0][0] - seen).max()
     print(f"\ndecoding and one forward: logits differ by {apart:.1e}, of {np.abs(seen).max():.0f}")

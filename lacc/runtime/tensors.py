@@ -55,8 +55,9 @@ def fit(
     for name, given in x.items():
         wanted = [_size(axis, sizes) for axis in axes[name]]
         if list(given.shape) != wanted:
-            named = [f"{a}={n}" if isinstance(a, str) else str(n) for a, n in zip(axes[name], wanted)]
-            raise ValueError(f"{name}: expected [{', '.join(named)}], got {list(given.shape)}")
+            named = (a if isinstance(a, str) else "size" for a in axes[name])
+            text = ", ".join(f"{axis} = {size}" for axis, size in zip(named, wanted))
+            raise ValueError(f"{name}: expected [{text}], got {list(given.shape)}")
     if sizes["H"] % max(sizes["G"], 1):
         raise ValueError(f"{sizes['H']} heads are not whole groups of {sizes['G']}")
     return sizes
@@ -72,7 +73,7 @@ def block(name: str, size: int) -> int:
     """Entries of a tile that holds an axis: a power of two from 16 on."""
     if size > LARGEST:
         raise ValueError(f"{name}: at most {LARGEST} fit in a program, got {size}")
-    return max(16, triton.next_power_of_2(size))
+    return max(16, int(triton.next_power_of_2(size)))
 
 
 def starting(
@@ -94,8 +95,8 @@ def starting(
         if x is None:
             x = torch.zeros(shape, device=like.device)
         if tuple(x.shape) != shape or x.device != like.device:
-            wanted = f"{list(shape)} on {like.device}"
-            raise ValueError(f"initial_state: expected {name} {wanted}, got {list(x.shape)} on {x.device}")
+            wanted, got = f"{list(shape)} on {like.device}", f"{list(x.shape)} on {x.device}"
+            raise ValueError(f"initial_state: expected {name} {wanted}, got {got}")
         found[name] = x.to(dtype).contiguous()
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lacc.diagnostics import LaccError, error
+from lacc.diagnostics import LaccError, Span, error
 from lacc.runtime.kernel import load
 
 ASKED = ("initial_state", "chunk")
@@ -27,10 +27,10 @@ def forward(name: str, source: str, target: str) -> Callable[..., Any]:
         options.pop("mode", None)
         for option, value in options.items():
             if value is not None and value is not False:
-                raise missing(target, option)
+                raise refusal(target, option)
         if not loaded:
             loaded.update(load(name, source))
-        function = loaded[name] if name in loaded else loaded[f"{name}_"]
+        function = loaded[name]
         if not any(isinstance(x, np.ndarray) for x in arguments.values()):
             return function(**arguments, **asked)
         start = asked.pop("initial_state", None)
@@ -47,10 +47,12 @@ def forward(name: str, source: str, target: str) -> Callable[..., Any]:
     return call
 
 
-def missing(target: str, what: str) -> LaccError:
-    """The refusal of what a target does not lower yet."""
-    reason, hint = "it is not lowered yet", "compile with --target numpy"
-    return LaccError([error("LA0703", None, target=target, mode=what, reason=reason, hint=hint)])
+def refusal(
+    target: str, what: str, reason: str = "it is not lowered yet", span: Span | None = None
+) -> LaccError:
+    """The error of what a target does not offer."""
+    hint = "compile with --target numpy"
+    return LaccError([error("LA0703", span, target=target, mode=what, reason=reason, hint=hint)])
 
 
 def tensor(x: Any) -> Any:

@@ -1,11 +1,12 @@
 """Tiles in registers in, tiles out: device functions that the emitted Triton kernels call.
 
-Never imported by lacc: emitted files hold copies of what they use. Notation: C tokens of a chunk on
-axis 0, D channels, all powers of two from 16 on. A decay is the factor a of each token, [C] or [C, D],
-any sign, 0 too, 1 behind the last token; P[t, s] is the product of the factors after s up to t (up to
-t - 1 where STRICT). Every factor used is a product over a contiguous run of tokens, never a quotient
-or a difference of running sums, so a factor of 0 is exact and nothing overflows that the result does
-not. PRECISION is what products of matrices round their operands to: "ieee" (not at all), "tf32" or "bf16".
+Never imported by lacc: emitted files hold copies of what they use. Notation: C tokens of a chunk
+on axis 0, D channels, all powers of two from 16 on. A decay is the factor of each token, [C] or
+[C, D], any sign, 0 too, 1 behind the last token; P[t, s] is the product of the factors after s up
+to t (up to t - 1 where STRICT). Every factor used is a product over a contiguous run of tokens,
+never a quotient or a difference of running sums, so a factor of 0 is exact and nothing overflows
+that the result does not. PRECISION is what matrix products round their operands to: "ieee" (not at
+all), "tf32" or "bf16".
 """
 
 import triton
@@ -75,9 +76,9 @@ def matrix(decay, STRICT: tl.constexpr):
 def gram(x, y, decay, STRICT: tl.constexpr, PRECISION: tl.constexpr):
     """A[t, s] = sum_d x[t, d] y[s, d] P[t, s, d], 0 above the diagonal: [C, C].
 
-    By recursive halving: t and s meet where t lies in the right and s in the left of two neighbouring
-    runs of m tokens. ``up`` multiplies a run from its start to t, ``before`` to t - 1, ``down`` from
-    after s to its end.
+    By recursive halving: t and s meet where t lies in the right and s in the left of two
+    neighbouring runs of m tokens. ``up`` multiplies a run from its start to t, ``before`` to t - 1,
+    ``down`` from after s to its end.
     """
     C: tl.constexpr = x.shape[0]
     t, s = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
@@ -102,7 +103,10 @@ def gram(x, y, decay, STRICT: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def decayed(a, y, decay, STRICT: tl.constexpr, PRECISION: tl.constexpr):
-    """O[t, d] = sum_s a[t, s] y[s, d] P[t, s, d] over s <= t (s < t where STRICT): [C, D]; as `gram`."""
+    """O[t, d] = sum_s a[t, s] y[s, d] P[t, s, d] over s <= t (s < t where STRICT): [C, D].
+
+    By the same halving as `gram`.
+    """
     C: tl.constexpr = y.shape[0]
     t, s = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     at = tl.broadcast_to(t, decay.shape)
@@ -190,7 +194,8 @@ def expm1(x):
     """exp(x) - 1 for x <= 0, with full relative accuracy."""
     u = tl.exp(x)
     plain = (u == 1.0) | (u < 0.25)
-    return tl.where(plain, tl.where(u == 1.0, x, u - 1.0), (u - 1.0) * x / tl.where(plain, 1.0, tl.log(u)))
+    near = (u - 1.0) * x / tl.where(plain, 1.0, tl.log(u))
+    return tl.where(plain, tl.where(u == 1.0, x, u - 1.0), near)
 
 
 @triton.jit

@@ -32,6 +32,9 @@ from lacc.tile.reads import CONTRACTING, reads
 from lacc.tile.token import TokenBuilder
 
 COMPARED = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq"}
+EQUAL = 1e-2
+"""What an equation that was promised may be off by, relative to 1 and the right side: arguments of
+16 bits are rounded."""
 DIFFERENTIATED = ("input", "param", "state", "stored", "last")
 
 
@@ -126,9 +129,17 @@ def _promises(
         for promise in arg.promises:
             name = f"p{len(outs)}"
             sides = lower(promise.left), lower(promise.right)
-            outs[name] = lower.f.ew(COMPARED[promise.cmp], *sides)
+            outs[name] = _compared(lower.f, promise.cmp, *sides)
             said.append((name, arg.ascii, _words(promise)))
     return (lower.f.finish(outs) if outs else None), tuple(said)
+
+
+def _compared(f: Tiles, cmp: str, left: int, right: int) -> int:
+    """A comparison; an equation holds within `EQUAL`."""
+    if cmp != "==":
+        return f.ew(COMPARED[cmp], left, right)
+    gap = f.ew("abs", f.ew("sub", left, right))
+    return f.ew("le", gap, f.ew("mul", EQUAL, f.ew("add", 1.0, f.ew("abs", right))))
 
 
 def _words(promise: Promise) -> str:

@@ -84,7 +84,9 @@ class Lower:
         return self._stateful[id(expr)][1]
 
     def tag(self, node: Expr) -> None:
-        """What follows comes from the line of ``node``."""
+        """What follows comes from the line of ``node``, where that is in the spec's own file."""
+        if node.span.source is not self.spec.file.source:
+            return
         self.f.line = node.span.source.text.count("\n", 0, node.span.start) + 1
 
     def on(self, expr: Expr, axes: Axes) -> int:

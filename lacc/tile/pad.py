@@ -1,5 +1,4 @@
-"""A tile program in, the same program out for targets whose tiles are padded: what is summed over
-holds 0 in the padding.
+"""A tile program in, the same program out for tiles that are padded: no padding reaches a result.
 
 Tokens behind the last one and channels behind the last one of an axis are loaded as 0, which lifted
 values (decays, features) no longer are. For every value it is worked out what it holds where some
@@ -10,7 +9,7 @@ lifting, and only where nothing proves them idle.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
 
 import numpy as np
@@ -20,8 +19,7 @@ from lacc.tile.program import Axes, Inst, Program, Tiles, prune
 
 FINITE, ANY = "finite", "any"
 Fill = float | str
-"""What a tile holds where exactly some axes are padding: one number, finite numbers, or anything
-(NaN too)."""
+"""What a tile holds where exactly some axes are padding: a number, finite ones, or anything."""
 
 FINITE_OF_FINITE = {
     *("add", "sub", "mul", "neg", "abs", "sign", "relu", "max", "min", "where", "stop_gradient"),
@@ -36,19 +34,28 @@ def subsets(axes: Axes) -> Iterator[frozenset[str]]:
     return map(frozenset, chain.from_iterable(combinations(axes, n) for n in range(len(axes) + 1)))
 
 
+def finite(x: Fill) -> bool:
+    """Whether no infinity and no NaN can be in it."""
+    return math.isfinite(x) if isinstance(x, float) else x == FINITE
+
+
 def times(a: Fill, b: Fill) -> Fill:
     """The product of two fills."""
-    if ANY in (a, b):
+    if not finite(a) or not finite(b):
         return ANY
     if 0.0 in (a, b):
-        return 0.0 if all(x == FINITE or math.isfinite(x) for x in (a, b)) else ANY  # type: ignore[arg-type]
+        return 0.0
     return FINITE if FINITE in (a, b) else float(a) * float(b)
 
 
 def fill_padding(program: Program) -> Program:
-    """Inserts ``within`` wherever padding would reach an output inside the axes' true lengths, or a
-    carried state."""
+    """Inserts ``within`` where padding would reach a state, or an output inside its lengths."""
     return _Padder(program).program()
+
+
+def _theirs(axes: Iterable[str]) -> Iterator[str]:
+    """Axes of a pair of tokens as the second one has them."""
+    return ("t" if a == "s" else a for a in axes if a != "t")
 
 
 class _Padder:
@@ -66,20 +73,17 @@ class _Padder:
             if n not in self.fills:
                 self.fills[n] = self._fill(self.f.body[n])
             new.append(n)
-        outs = {
-            name: self._within(new[n], self.f.axes(new[n]), 0.0)
-            if name.startswith("state:")
-            else new[n]
-            for name, n in self.source.outs.items()
-        }
+        outs = {name: new[n] for name, n in self.source.outs.items()}
+        for name, n in outs.items():
+            if name.startswith("state:"):
+                outs[name] = self._within(n, self.f.axes(n))
         return prune(Program(tuple(self.f.body), outs, self.source.sizes))
 
     def _at(self, n: int, padding: frozenset[str]) -> Fill:
         return self.fills[n][padding & frozenset(self.f.axes(n))]
 
-    def _within(self, n: int, axes: Axes, fill: float) -> int:
-        """``n`` with ``fill`` in the padding of those of its ``axes`` where it may hold something
-        else."""
+    def _within(self, n: int, axes: Axes, fill: float = 0.0) -> int:
+        """``n`` with ``fill`` in the padding of those ``axes`` where it may hold other things."""
         own = self.f.axes(n)
         wrong = tuple(
             a for a in axes if any(a in p and self.fills[n][p] != fill for p in subsets(own))
@@ -90,8 +94,7 @@ class _Padder:
         self.fills[masked] = {p: fill if p & set(wrong) else x for p, x in self.fills[n].items()}
         return masked
 
-    # ---- what an instruction needs of its operands
-    # -----------------------------------------------------------
+    # ---- what an instruction needs of its operands -----------------------------------------------
 
     def _guarded(self, inst: Inst, ins: list[int]) -> list[int]:
         f = self.f
@@ -105,42 +108,33 @@ class _Padder:
         if inst.op == "solve":
             return [self._calm(n, "t", "s") for n in ins]
         if inst.op in SUMS:
-            first, second = ins[:2]
-            over = self._summed(inst, ins)
-            if not self._cancel(first, second, over):
-                second = self._within(second, self._of(second, over), 0.0)
-            if not self._cancel(first, second, over):
-                first = self._within(first, self._of(first, over), 0.0)
-            return [first, second, *ins[2:]]
+            over = self._summed(inst, ins[0])
+            for side in (1, 0):
+                if not all(self._product(inst.op, ins, p) == 0.0 for p in subsets(over) if p):
+                    own = tuple(_theirs(over) if side and inst.op != "contract" else over)
+                    ins[side] = self._within(ins[side], own)
         return ins
 
-    def _summed(self, inst: Inst, ins: list[int]) -> Axes:
-        """The axes that a product sums over."""
+    def _summed(self, inst: Inst, first: int) -> Axes:
+        """The axes that a product, with this first operand, sums over."""
         if inst.op == "contract":
-            return inst.value
-        return ("s",) if inst.op == "decayed" else tuple(a for a in self.f.axes(ins[0]) if a != "t")
+            over: Axes = inst.value
+            return over
+        if inst.op == "decayed":
+            return ("s",)
+        return tuple(a for a in self.f.axes(first) if a != "t")
 
-    def _of(self, n: int, over: Axes) -> Axes:
-        """The summed axes as ``n`` has them: what `decayed` sums over as s is the second operand's
-        t."""
-        own = self.f.axes(n)
-        return tuple(a if a in own else "t" for a in over)
-
-    def _pair(self, first: int, second: int, here: frozenset[str], summed: frozenset[str]) -> Fill:
-        renamed = summed if summed <= set(self.f.axes(second)) else frozenset("t")
-        return times(self._at(first, here | summed), self._at(second, here | renamed))
-
-    def _cancel(self, first: int, second: int, over: Axes) -> bool:
-        none = frozenset[str]()
-        return all(self._pair(first, second, none, p) == 0.0 for p in subsets(over) if p)
+    def _product(self, op: str, ins: Sequence[int], p: frozenset[str]) -> Fill:
+        """A term of a sum of products; of pairs of tokens the second's t is the pair's s."""
+        second = p if op == "contract" else frozenset(_theirs(p))
+        return times(self._at(ins[0], p), self._at(ins[1], second))
 
     def _calm(self, n: int, *axes: str) -> int:
         """``n`` with 0 in the padding where it may hold what is not finite."""
         bad = [p for p, x in self.fills[n].items() if p and x == ANY]
-        return self._within(n, tuple(a for a in axes if any(a in p for p in bad)), 0.0)
+        return self._within(n, tuple(a for a in axes if any(a in p for p in bad)))
 
-    # ---- what an instruction holds in its own padding
-    # --------------------------------------------------------
+    # ---- what an instruction holds in its own padding --------------------------------------------
 
     def _fill(self, inst: Inst) -> dict[frozenset[str], Fill]:
         return {p: self._value(inst, p) if p else self._number(inst) for p in subsets(inst.axes)}
@@ -181,7 +175,8 @@ class _Padder:
             case "contract" | "gram" | "decayed":
                 if inst.op == "gram" and p == {"s"}:
                     return 0.0
-                parts = {self._pair(*ins[:2], p, q) for q in subsets(self._summed(inst, list(ins)))}
+                terms = subsets(self._summed(inst, ins[0]))
+                parts = {self._product(inst.op, ins, p | q) for q in terms}
                 return 0.0 if parts == {0.0} else ANY if ANY in parts else FINITE
             case "solve":
                 right = self._at(ins[1], p)
@@ -198,7 +193,5 @@ class _Padder:
             with np.errstate(all="ignore"):
                 found = float(meaning(*held))
             return ANY if math.isnan(found) else found
-        calm = inst.op in FINITE_OF_FINITE and all(
-            x == FINITE or math.isfinite(x) for x in held if x != ANY
-        )
-        return FINITE if calm and ANY not in held else ANY
+        calm = inst.op in FINITE_OF_FINITE and all(map(finite, held))
+        return FINITE if calm else ANY
