@@ -295,6 +295,18 @@ def test_debug_checks_promises(gla: Kernel) -> None:
         gla(**x, debug=True)
 
 
+def test_debug_allows_an_equation_its_rounding(target: str) -> None:
+    text = (
+        "variant weighted\ndim K = 5\ninput w : [K] where sum(w) == 1, w >= 0\ninput v : scalar\n"
+    )
+    text += "state z : [K]\noutput y : scalar\nz[t] = z[t-1] + v * w\ny = sum(z[t])\n"
+    kernel = lacc.compile(text, target=target)
+    x = draw(kernel.spec, Sizes(T=9), dtype=np.float32)
+    kernel(**x, debug=True)
+    with pytest.raises(ValueError, match=r"w: expected sum\(w\) == 1, broken at"):
+        kernel(w=x["w"] * 2, v=x["v"], debug=True)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "error"),
     [
