@@ -1,0 +1,179 @@
+"""Rewrites: the same numbers before and after, on random programs and on those of every example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import EXAMPLES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import DIMS, SIZES, arrays, gradient, programs
+
+from lacc import driver
+from lacc.spec.shapes import Size
+from lacc.tile.interp import interpret
+from lacc.tile.pad import fill_padding
+from lacc.tile.program import Inst, Program, Tiles, verify
+from lacc.tile.rewrite import free_carry_of_solves, meet_once, rebuild
+
+Rewrite = Callable[[Program, str], Program]
+REWRITES: dict[str, Rewrite] = {
+    "rebuild": lambda program, carried: rebuild(program, lambda f, inst, ins: None),
+    "free_carry_of_solves": free_carry_of_solves,
+    "meet_once": lambda program, carried: meet_once(program),
+    "both": lambda program, carried: meet_once(free_carry_of_solves(program, carried)),
+}
+each_rewrite = pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
+
+
+def same(before: Program, after: Program, tokens: int, seed: int, dims: Any = DIMS) -> None:
+    """Equal outputs for random arrays."""
+    verify(after)
+    loads = arrays(before, tokens, seed) if dims is DIMS else drawn(before, tokens, dims)
+    with np.errstate(all="ignore"):
+        want, got = (interpret(p, loads, dims, tokens) for p in (before, after))
+    assert set(want) == set(got)
+    for name, x in want.items():
+        scale = max(np.abs(x[np.isfinite(x)]).max(initial=0), 1e-6) if np.size(x) else 1.0
+        np.testing.assert_allclose(got[name], x, rtol=1e-8, atol=1e-9 * scale, err_msg=name)
+
+
+def drawn(program: Program, tokens: int, dims: dict[str, int]) -> dict[tuple[str, str], Any]:
+    """Small numbers below 0 for everything that a program of a spec loads."""
+    rng = np.random.default_rng(0)
+    lengths = {a: size.evaluate(dims) for a, size in program.sizes.items()}
+    lengths |= {"t": tokens, "s": tokens}
+    return {
+        inst.value: -0.5 * rng.random([lengths[a] for a in inst.axes])
+        for inst in program.body
+        if inst.op == "load"
+    }
+
+
+@each_rewrite
+@settings(max_examples=60, deadline=None)
+@given(program=programs(), tokens=st.integers(1, 9), seed=st.integers(0, 99))
+def test_random_programs_mean_the_same(
+    rewrite: Rewrite, program: Program, tokens: int, seed: int
+) -> None:
+    same(program, rewrite(program, "state"), tokens, seed)
+    backward = gradient(program)
+    same(backward, rewrite(backward, "cotangent"), tokens, seed)
+
+
+@st.composite
+def solves(draw: Any) -> tuple[Program, bool]:
+    """A solve of sums, signs and products that hold the carried state, and whether something in
+    it keeps the solve from being split."""
+    f = Tiles(SIZES)
+    load = f.load
+    x, v, g = (
+        load("input", "x", ("t", "K")),
+        load("input", "y", ("t", "V")),
+        load("input", "g", "t"),
+    )
+    state, other = load("state", "S", ("K", "V")), load("state", "R", ("K", "V"))
+    system = f.mul(0.3, f.contract(x, f.rename(f.tanh(x), {"t": "s"}), ("K",)))
+    blocked = False
+
+    def right(depth: int) -> int:
+        nonlocal blocked
+        match draw(st.integers(0, 6 if depth else 3)):
+            case 0:
+                return f.mul(g, v)
+            case 1 | 2:
+                return f.contract(f.mul(x, f.sin(g)), draw(st.sampled_from([state, other])), "K")
+            case 3:
+                bent = draw(st.booleans()) and depth < 2
+                blocked |= bent
+                read = f.contract(x, state, "K")
+                return f.tanh(read) if bent else f.neg(read)
+            case 4:
+                return f.neg(right(depth - 1))
+            case n:
+                return f.ew("add" if n == 5 else "sub", right(depth - 1), right(depth - 1))
+
+    solved = f.op("solve", (system, f.arrange(right(3), ("t", "V"))), draw(st.booleans()))
+    return f.finish({"o": solved, "state:S": f.contract(x, solved, ("t",))}), blocked
+
+
+@settings(max_examples=120, deadline=None)
+@given(drawn=solves(), tokens=st.integers(1, 20), seed=st.integers(0, 99))
+def test_a_solve_of_carried_values_is_split_unless_they_enter_it_bent(
+    drawn: tuple[Program, bool], tokens: int, seed: int
+) -> None:
+    program, blocked = drawn
+    after = free_carry_of_solves(program, "state")
+    same(program, after, tokens, seed)
+    waits = [_waits(after, inst) for inst in after.body if inst.op == "solve"]
+    assert any(waits) <= blocked
+
+
+def _waits(program: Program, solve: Inst) -> bool:
+    """Whether a solve needs a carried state."""
+    stack = list(solve.ins)
+    while stack:
+        inst = program.body[stack.pop()]
+        if inst.op == "load" and inst.value[0] == "state":
+            return True
+        stack.extend(inst.ins)
+    return False
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_programs_of_examples_mean_the_same(path: Any) -> None:
+    derived = driver.analyse(driver.load(path))
+    dims = dict.fromkeys(derived.spec.dims, 4)
+    for stage in derived.passes:
+        for program, carried in ((stage.forward, "state"), (stage.backward, "dstate")):
+            for rewrite in REWRITES.values():
+                same(program, rewrite(program, carried), 5, 0, dims)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_padding_reaches_no_result(path: Any) -> None:
+    """Tiles of 3 more tokens and 2 more channels than there are, loaded as 0 behind the true ones,
+    in programs of ops that padded tiles have."""
+    derived = driver.analyse(driver.load(path))
+    true = dict.fromkeys(derived.spec.dims, 4)
+    for stage in derived.passes:
+        for program in (stage.forward, stage.backward):
+            if not {inst.op for inst in program.body} & UNPADDED:
+                check_padding(program, drawn(program, 5, true), true)
+
+
+UNPADDED = {"scan", "shift", "row", "place_row", "take", "put", "concat", "roll", "fold", "unfold"}
+
+
+def check_padding(program: Program, loads: Any, true: dict[str, int]) -> None:
+    axes = {a for inst in program.body for a in inst.axes if a not in ("t", "s")}
+    lengths = {a: program.sizes[a].evaluate(true) for a in axes} | {"t": 5, "s": 5}
+    wide = {a: n + (3 if a in ("t", "s") else 2) for a, n in lengths.items()}
+
+    def rule(f: Tiles, inst: Inst, ins: tuple[int, ...]) -> int | None:
+        if inst.op == "size":
+            return f.const(inst.value.evaluate(true))
+        if inst.op == "within":
+            (value,), (within, fill) = ins, inst.value
+            for axis in within:
+                value = f.where(f.gt(f.load("true", axis, (axis,)), 0.0), value, fill)
+            return f.arrange(value, inst.axes)
+        return None
+
+    filled = rebuild(fill_padding(program), rule)
+    sizes = {a: Size.of(n) for a, n in wide.items()}
+    padded = Program(filled.body, filled.outs, {**filled.sizes, **sizes})
+    given = {("true", a): (np.arange(n) < lengths[a]) * 1.0 for a, n in wide.items()}
+    for inst in program.body:
+        if inst.op == "load":
+            edges = [(0, wide[a] - lengths[a]) for a in inst.axes]
+            given[inst.value] = np.pad(loads[inst.value], edges) if edges else loads[inst.value]
+    with np.errstate(all="ignore"):
+        want = interpret(program, loads, true, 5)
+        got = interpret(padded, given, {**true, **wide}, 8)
+    for name, n in program.outs.items():
+        x = got[name][tuple(slice(lengths[a]) for a in program.body[n].axes)]
+        np.testing.assert_allclose(x, want[name], rtol=1e-8, atol=1e-10, err_msg=name)
