@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lacc import diagnostics
-from lacc.diagnostics import Diagnostic, LaccError, Source, error, suggest
+from lacc.diagnostics import Diagnostic, LaccError, Source, Span, error, suggest
 from lacc.frontends.la import parse
 from lacc.spec import load as loading
 from lacc.spec.check import check
@@ -202,7 +202,9 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
                 else error("LA0601", span, variant=spec.name, mode=mode_, reason=why, modes=modes)
             )
     if not {"chunk", "recurrent"} - missing.keys():
-        raise LaccError([missing["recurrent"]])
+        obstacle = derived.modes["recurrent"]
+        assert obstacle is not None
+        raise LaccError([_refused(spec, "numpy", obstacle.reason, obstacle.expr.span)])
     plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk)
     reasons = {m: obstacle.reason if obstacle else "" for m, obstacle in derived.modes.items()}
     seen = signature(spec, {m: reasons.get(m, "") for m in MODES})
@@ -219,6 +221,12 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
         mode=mode,
         chunk=chunk,
     )
+
+
+def _refused(spec: Spec, target: str, reason: str, span: Span | None = None) -> Diagnostic:
+    """That a target does not compile a spec."""
+    hint = "the target reference runs every spec"
+    return error("LA0704", span, target=target, variant=spec.name, reason=reason, hint=hint)
 
 
 def _triton(spec: Spec, mode: str, chunk: int | None) -> Kernel:

@@ -43,10 +43,12 @@ output o : [V]
 S[t] = S[t-1] + k @ v.T
 o = S[t].T @ q
 """
+SOLVE = ADDITIVE.replace("S[t].T @ q", "solve(S[t].T @ S[t] + I, v)")
 ARRAYS = (np.ones((1, 4)),) * 3
 REQUESTS: dict[str, Callable[[], object]] = {
     "LA0701": lambda: driver.compile(ADDITIVE, "nunpy"),
     "LA0702": lambda: driver.emit(ADDITIVE, "code", "reference"),
+    "LA0704": lambda: driver.compile(SOLVE, "numpy"),
     "LA0703": lambda: driver.compile(ADDITIVE, "reference")(*ARRAYS, mode="chunk"),
 }
 """Codes that answer a request, not a spec: what is asked for."""
