@@ -8,9 +8,12 @@ of the recurrence are the kernel's; the sample is made token by token with `kern
 """
 
 import argparse
+import os
 import time
 from pathlib import Path
 from pydoc_data.topics import topics
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small matrices: threads only wait
 
 import numpy as np
 
@@ -144,7 +147,7 @@ def generate(model, prompt, rng):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("spec", nargs="?", default=Path(__file__).parents[1] / "gla.la")
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=400)
     options, rng = parser.parse_args(), np.random.default_rng(0)
     plain = [d.name for d in lacc.load(options.spec).dims.values() if str(d.size) == d.name]
     kernel = lacc.compile(options.spec, target="numpy", **dict.fromkeys(plain, DIM))
