@@ -24,11 +24,13 @@ _DELTA = "eye"
 
 
 class NotAffine(Exception):
-    """The expression is not linear in the states; carries the `Obstacle`."""
+    """The expression has no canonical form; carries the `Obstacle`, and in ``linear`` whether it is
+    linear in the states all the same: a dense map of their entries."""
 
-    def __init__(self, reason: str, expr: Expr) -> None:
+    def __init__(self, reason: str, expr: Expr, linear: bool = False) -> None:
         super().__init__(reason)
         self.obstacle = Obstacle(reason, expr)
+        self.linear = linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Affine:
             case "where", _:
                 raise NotAffine("a choice that depends on the state", expr)
         if OPS[expr.op].linear in ("sum", "each", "first", "second"):
-            raise NotAffine(f"{expr.op} moves entries of the state", expr)
+            raise NotAffine(f"{expr.op} moves entries of the state", expr, linear=True)
         raise NotAffine(f"the nonlinear function {expr.op} of the state", expr)
 
     def _at(self, expr: Expr, at: Indices) -> list[Term]:
@@ -227,12 +229,12 @@ class Affine:
             return
         (key, first), *others = matrices
         if len(others) > 1:
-            raise NotAffine("a contraction of three matrices over one index", first)
+            raise NotAffine("a contraction of three matrices over one index", first, linear=True)
         outer = key[0] if key[1] == bound else key[1]
         first = first if key[1] == bound else build.transpose(first)
         if vector is not None and others:
             vector_matrix = build.node("mul", (vector, others[0][1]), others[0][1].shape)
-            raise NotAffine("a scaled product of two matrices", vector_matrix)
+            raise NotAffine("a scaled product of two matrices", vector_matrix, linear=True)
         if others:
             other_key, second = others[0]
             last = other_key[1] if other_key[0] == bound else other_key[0]

@@ -33,16 +33,17 @@ def _component(spec: Spec, names: tuple[str, ...]) -> Recurrence:
     states = [spec.state(name) for name in names]
     direction = states[0].direction
     if len(states) > 1:
-        reason = f"the states {', '.join(names)} need one another"
-        return _refused(names, direction, "affine", "coupled", Obstacle(reason, states[0].update))
+        return _coupled(names, states)
     (state,) = states
     if direction == "value":
         return Recurrence(names, direction, "value", "none")
     try:
         return affine_step(state)
     except NotAffine as refusal:
-        kind = _tropical(state)
         obstacle = refusal.obstacle
+        if refusal.linear:
+            return _refused(names, direction, "affine", "dense", obstacle)
+        kind = _tropical(state)
         if kind != "nonlinear":
             obstacle = Obstacle(f"a {kind} recurrence", state.update)
         return _refused(names, direction, kind, kind, obstacle)
@@ -52,6 +53,20 @@ def _refused(
     names: tuple[str, ...], direction: str, kind: str, transition: str, obstacle: Obstacle
 ) -> Recurrence:
     return Recurrence(names, direction, kind, transition, obstacle=obstacle)
+
+
+def _coupled(names: tuple[str, ...], states: list[State]) -> Recurrence:
+    """States that need one another, linear in all of them or not."""
+    reason = f"the states {', '.join(names)} need one another"
+    direction, obstacle = states[0].direction, Obstacle(reason, states[0].update)
+    for state in states:
+        affine = Affine(Builder(state.span), lambda leaf: leaf.value[0] in names)
+        try:
+            affine.terms(state.update, affine.indices(state.update))
+        except NotAffine as refusal:
+            if not refusal.linear:
+                return _refused(names, direction, "nonlinear", "nonlinear", refusal.obstacle)
+    return _refused(names, direction, "affine", "coupled", obstacle)
 
 
 def _tropical(state: State) -> str:
@@ -97,7 +112,8 @@ def affine_step(state: State) -> Recurrence:
         elif len(moved) == 1 and at[moved[0]] not in axis:
             erases.append(_low_rank(build, product, moved[0], at[moved[0]], live, state))
         else:
-            raise NotAffine("a dense transition: entries of the state are mixed", state.update)
+            reason = "a dense transition: entries of the state are mixed"
+            raise NotAffine(reason, state.update, linear=True)
     return _classified(build, state, decays, erases, writes)
 
 
@@ -131,9 +147,10 @@ def _low_rank(
         elif key == (bound,):
             b = expr
         elif live[contracted] in key and bound in key:
-            raise NotAffine("a dense transition: one factor on both sides", expr)
+            raise NotAffine("a dense transition: one factor on both sides", expr, linear=True)
         else:
-            raise NotAffine("an erase of its own for every column of the state", expr)
+            reason = "an erase of its own for every column of the state"
+            raise NotAffine(reason, expr, linear=True)
     if a is None or b is None:
         size = state.shape[contracted]
         ones = build.node("const", (), (size,), 1)

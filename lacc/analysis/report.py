@@ -142,7 +142,7 @@ class _Teller(Words):
             yield "erase", self.erase(erase, recurrence)
         for write in recurrence.writes:
             yield "write", self.write(write)
-        if recurrence.kind != "affine" or len(states) > 1:
+        if not recurrence.canonical:
             for state in states:
                 yield "update", f"{state.name}[t] = {self.say(state.update)}"
         for state in states:

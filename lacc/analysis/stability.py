@@ -200,7 +200,7 @@ def _norm_between(state: State, start: Expr, end: Expr, ranges: Ranges) -> _Norm
 
 def _step_norm(step: Recurrence, ranges: Ranges) -> _Norm | None:
     """A bound of the norm of one canonical step."""
-    if step.kind != "affine" or step.transition in ("dense", "coupled"):
+    if not step.canonical:
         return None
     if step.erases:
         return _erase_norm(step, ranges)

@@ -64,9 +64,9 @@ class Recurrence:
     """One component of the state graph in canonical form.
 
     kind       "affine" | "maxplus" | "logsumexp" | "nonlinear" | "value" (no memory of itself)
-    transition the class, for affine ones: "identity", "scalar", "diagonal (rows)", "diagonal
-    (columns)",
-               "diagonal (both sides)", "elementwise", "low rank", "dense", "coupled"
+    transition the class, for affine ones: "identity", "scalar", "diagonal (rows)",
+               "diagonal (columns)", "diagonal (both sides)", "elementwise", "low rank"; "dense" and
+               "coupled" have no canonical form
     decays     factors whose product multiplies S entry by entry; empty for the identity
     erases     low-rank terms; least in number
     merged     the column of every erase is the column of a write, so both need one solve
@@ -82,6 +82,11 @@ class Recurrence:
     writes: tuple[Write, ...] = ()
     merged: bool = False
     obstacle: Obstacle | None = None
+
+    @property
+    def canonical(self) -> bool:
+        """Whether decays, erases and writes say all of it."""
+        return self.kind == "affine" and self.transition not in ("dense", "coupled")
 
     @property
     def rank(self) -> int:

@@ -241,7 +241,7 @@ def _roots(spec: Spec) -> Iterator[Expr]:
 
 def _forms(spec: Spec, found: Iterable[Recurrence]) -> dict[str, Form]:
     ranges = Ranges(spec)
-    affine = {r.states[0]: r for r in found if r.kind == "affine" and len(r.states) == 1}
+    affine = {r.states[0]: r for r in found if r.canonical}
     shown = _shown(spec, affine)
     return {
         name: Form(

@@ -56,7 +56,7 @@ class TokenBuilder(Reader):
             recurrence = self.recurrences[name]
             value = (
                 self._affine(name, recurrence)
-                if recurrence.kind == "affine" and len(recurrence.states) == 1
+                if recurrence.canonical
                 else self.lower(self.spec.state(name).update)
             )
             value = self.f.expand(value, self.axes_of(name))
