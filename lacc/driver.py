@@ -50,7 +50,8 @@ def load(
         given = given.file
     file: File | None
     if isinstance(given, File):
-        file, problems = given, []
+        file = given
+        problems: list[Diagnostic] = []
     else:
         file, problems = parse(_source(given))
     if file is None:
