@@ -124,9 +124,9 @@ class _Fault:
         return self.span(self.place - len(found[0]), self.place) if found else None
 
     def span(self, start: int, end: int) -> Span:
-        """Characters ``start`` to ``end`` of the statement."""
+        """Characters ``start`` to ``end`` of the statement, as far as it goes."""
         origin = self.statement.start
-        return Span(self.statement.source, origin + start, origin + end)
+        return Span(self.statement.source, origin + start, min(origin + end, self.statement.end))
 
     def here(self, pattern: str, back: str = "") -> Span | None:
         """From ``back`` before the place as far as ``pattern`` matches; None without a match."""
