@@ -205,7 +205,7 @@ class Kernel:
         self.parameters.append(", ".join(sizes))
         self.call.append(", ".join(f'n["{size}"]' for size in sizes))
         constants = {name: f'n["{dim}"]' for dim, name in self._dims.items()}
-        constants |= {"CHUNK": "chunk", "BT": "max(16, triton.next_power_of_2(chunk))"}
+        constants |= {"CHUNK": "chunk", "BT": 'block("chunk", chunk)'}
         constants |= self._blocks
         constants |= {"STARTED": "begun is not None", "FLOAT": "FLOAT", "PRECISION": "PRECISION"}
         self.parameters += [f"{name}: tl.constexpr" for name in constants]

@@ -6,7 +6,7 @@ Never imported by lacc: emitted files hold copies of what they use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -34,30 +34,30 @@ def fit(
     for name, given in x.items():
         if not isinstance(given, torch.Tensor):
             raise TypeError(f"{name}: expected a torch tensor, got {type(given).__name__}")
-    sizes = dict(pinned)
-    device = next(iter(x.values())).device
-    for name, given in x.items():
         if given.dtype not in FLOATS or (given.dtype == torch.float64 and not interpreted):
             raise TypeError(f"{name}: expected float16, bfloat16 or float32, got {given.dtype}")
-        if given.device != device:
-            raise ValueError(f"{name}: expected a tensor on {device}, got one on {given.device}")
-        if not interpreted and device.type != "cuda":
-            raise ValueError(
-                f"{name}: expected a CUDA tensor, got one on {device}; a CPU runs what lacc emits "
-                "with --target numpy, or this file where TRITON_INTERPRET=1 is set from the start"
-            )
         if given.ndim != len(axes[name]):
             raise ValueError(f"{name}: expected {len(axes[name])} axes, got {list(given.shape)}")
+    sizes = dict(pinned)
+    for name, given in x.items():
         for axis, size in zip(axes[name], given.shape):
             if isinstance(axis, str):
                 sizes.setdefault(axis, size)
     sizes = {**defaults, **sizes}
+    first, like = next(iter(x.items()))
     for name, given in x.items():
         wanted = [_size(axis, sizes) for axis in axes[name]]
         if list(given.shape) != wanted:
             named = (a if isinstance(a, str) else "size" for a in axes[name])
             text = ", ".join(f"{axis} = {size}" for axis, size in zip(named, wanted))
             raise ValueError(f"{name}: expected [{text}], got {list(given.shape)}")
+        if given.device != like.device:
+            raise ValueError(f"{name}: expected one on {like.device}, got {given.device}")
+    if not interpreted and like.device.type != "cuda":
+        raise ValueError(
+            f"{first}: expected a CUDA tensor, got one on {like.device}; a CPU runs what lacc "
+            "emits with --target numpy, or this file where TRITON_INTERPRET=1 is set from the start"
+        )
     if sizes["H"] % max(sizes["G"], 1):
         raise ValueError(f"{sizes['H']} heads are not whole groups of {sizes['G']}")
     return sizes
@@ -101,11 +101,12 @@ def starting(
     return found
 
 
-def numerics(tensors: Iterable[torch.Tensor], interpreted: bool) -> tuple[Any, Any, str]:
-    """The dtype of states in torch and in Triton, and what products round their operands to."""
-    dtypes = {given.dtype for given in tensors}
-    if torch.float64 in dtypes:
+def numerics(x: Mapping[str, torch.Tensor], interpreted: bool) -> tuple[Any, Any, str]:
+    """The dtype of states in torch and in Triton, and what products round their operands to: as
+    much as the outputs, which have the first argument's dtype. The interpreter rounds nothing.
+    """
+    if any(given.dtype == torch.float64 for given in x.values()):
         return torch.float64, tl.float64, "ieee"
-    if interpreted or not dtypes & {torch.float16, torch.bfloat16}:
-        return torch.float32, tl.float32, "ieee"
-    return torch.float32, tl.float32, "bf16" if torch.bfloat16 in dtypes else "tf32"
+    rounded = {torch.bfloat16: "bf16", torch.float16: "tf32"}
+    first = next(iter(x.values())).dtype
+    return torch.float32, tl.float32, "ieee" if interpreted else rounded.get(first, "ieee")
