@@ -160,6 +160,7 @@ def verify(
     """Check all modes and gradients against the reference."""
     from lacc import driver
 
+    driver.usable(target)
     loaded = _load(spec, define)
     with report.counting(f"verifying {loaded.name} on {target}") as progress:
         result = driver.verify(loaded, target, full=full, progress=progress)
@@ -187,6 +188,7 @@ def run(
     from lacc import driver, views
     from lacc.trial import trial
 
+    driver.usable(target)
     loaded = _load(spec, define)
     arrays = None if input_ is None else _arrays(input_)
     with report.working(f"compiling {loaded.name} to {target}"):

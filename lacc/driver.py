@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -285,16 +284,17 @@ def _reference(spec: Spec) -> Kernel:
 
 @dataclass(frozen=True)
 class Target:
-    """One thing to compile for. ``needs`` are the packages that running it takes."""
+    """One thing to compile for; ``missing`` says what a machine lacks to run it, "" if nothing."""
 
     name: str
     about: str
-    needs: tuple[str, ...] = ()
+    missing: Callable[[], str] = str
 
-    def missing(self) -> str:
-        """What this machine lacks to run it, "" where nothing."""
-        absent = [package for package in self.needs if find_spec(package) is None]
-        return f"needs {' and '.join(absent)}" if absent else ""
+
+def _torch_missing() -> str:
+    from lacc.runtime.torch_calls import missing
+
+    return missing()
 
 
 TARGETS = {
@@ -302,7 +302,7 @@ TARGETS = {
     for target in (
         Target("reference", "token by token in float64, the meaning of a spec"),
         Target("numpy", "one file of NumPy: forward, vjp, step"),
-        Target("triton", "one file of torch and Triton: forward by chunks", ("torch", "triton")),
+        Target("triton", "one file of torch and Triton: forward by chunks", _torch_missing),
     )
 }
 
@@ -313,13 +313,17 @@ def targets() -> dict[str, str]:
 
 
 def target_named(name: str) -> Target:
-    """The target called ``name``. LaccError where none is, or not usable here."""
+    """The target called ``name``. Raises LaccError where there is none."""
     if name not in TARGETS:
         hint = suggest(name, TARGETS) or f"the targets are {', '.join(TARGETS)}"
         raise LaccError([error("LA0701", None, name=name, hint=hint)])
-    if missing := TARGETS[name].missing():
-        raise LaccError([error("LA0702", None, name=name, reason=missing)])
     return TARGETS[name]
+
+
+def usable(name: str) -> None:
+    """Raises LaccError where the target called ``name`` cannot run on this machine."""
+    if missing := target_named(name).missing():
+        raise LaccError([error("LA0702", None, name=name, reason=missing)])
 
 
 def explain(name: str) -> str:

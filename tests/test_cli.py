@@ -217,6 +217,17 @@ def test_a_target_that_does_not_exist(lacc: Run) -> None:
     assert "did you mean `numpy`" in err
 
 
+def test_a_target_that_cannot_run_here(lacc: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lacc.runtime import torch_calls
+
+    monkeypatch.setattr(torch_calls, "missing", lambda: "it needs a GPU")
+    code, _, err = lacc("run", GLA, "--target", "triton")
+    assert code == 3
+    assert "LA0702" in err and "needs a GPU" in err
+    assert lacc("compile", GLA, "--target", "triton")[0] == 0
+    assert "needs a GPU" in lacc("targets")[1]
+
+
 def test_verify_prints_one_table_and_passes(lacc: Run) -> None:
     code, out, err = lacc("verify", GLA, *SMALL)
     assert code == 0, out + err

@@ -7,7 +7,9 @@ first call, so that a file can be written where nothing of it could run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,20 @@ from lacc.diagnostics import LaccError, Span, error
 from lacc.runtime.kernel import load
 
 ASKED = ("initial_state", "chunk")
+
+
+def missing() -> str:
+    """What this machine lacks to run kernels of torch and Triton, "" where nothing."""
+    absent = [package for package in ("torch", "triton") if find_spec(package) is None]
+    if absent:
+        return f"it needs {' and '.join(absent)}"
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return ""
+    import torch
+
+    if torch.cuda.is_available():
+        return ""
+    return "it needs a GPU, or TRITON_INTERPRET=1 to interpret it"
 
 
 def forward(name: str, source: str, target: str) -> Callable[..., Any]:
