@@ -77,11 +77,20 @@ def flatten(outputs: Any) -> tuple[Any, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def plain(given: str, T: int, dtype: Any = np.float32, **dims: int) -> float:
+def plain(given: str, T: int, dtype: Any = np.float32, chunk: int = CHUNK, **dims: int) -> float:
     """One call from zero states."""
     kernel, oracle = kernels(given, **dims)
     x = arguments(kernel, T, dtype)
-    return error(kernel(**x, chunk=CHUNK), oracle(**wide(x)))
+    return error(kernel(**x, chunk=chunk), oracle(**wide(x)))
+
+
+def same_keys(given: str, **dims: int) -> float:
+    """One key of length 1 at every token, written with a strength of almost 1."""
+    kernel, oracle = kernels(given, **dims)
+    x = arguments(kernel, 70)
+    x["k"] = np.full_like(x["k"], x["k"].shape[-1] ** -0.5)
+    x["beta"] = np.full_like(x["beta"], 0.99)
+    return error(kernel(**x, chunk=64), oracle(**wide(x)))
 
 
 def gates(given: str, value: float, **dims: int) -> float:
@@ -170,6 +179,9 @@ def numbers() -> Iterator[tuple[str, Case]]:
         yield f"{name} float64", partial(plain, name, 37, np.float64, **SMALL)
         yield f"{name} causal", partial(causal, name, **SMALL)
         yield f"{name} bfloat16", partial(short_floats, name, **SMALL)
+        for T, chunk in ((17, 1), (70, 33), (70, 64)):
+            yield f"{name} chunk {chunk}", partial(plain, name, T, chunk=chunk, **SMALL)
+    yield "same keys", partial(same_keys, "deltanet", **SMALL)
     yield "gla strided", partial(strided, "gla", K=16, V=3)
     yield "blocks", partial(plain, "linear_transformer", 17, K=1, V=70)
     yield "carried blocks", partial(carried, "linear_transformer", 20, 3, K=17, V=70)
