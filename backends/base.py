@@ -89,15 +89,19 @@ class Variables(dict[int, str]):
         self._program = program
         self._used = {*taken, *keyword.kwlist, *dir(builtins)}
 
-    def __missing__(self, n: int) -> str:
-        inst = self._program.body[n]
-        stem = inst.name if inst.name.isidentifier() else STEMS.get(inst.op, inst.op)
-        if inst.op == "pick" and not inst.name:
-            stem = PICKED.get(self._program.body[inst.ins[0]].op, ("part",) * 3)[inst.value]
+    def another(self, stem: str) -> str:
+        """A name like ``stem`` that is not taken."""
         name, k = stem, 1
         while name in self._used:
             k += 1
             name = f"{stem}_{k}" if stem[-1].isdigit() else f"{stem}{k}"
         self._used.add(name)
-        self[n] = name
         return name
+
+    def __missing__(self, n: int) -> str:
+        inst = self._program.body[n]
+        stem = inst.name if inst.name.isidentifier() else STEMS.get(inst.op, inst.op)
+        if inst.op == "pick" and not inst.name:
+            stem = PICKED.get(self._program.body[inst.ins[0]].op, ("part",) * 3)[inst.value]
+        self[n] = self.another(stem)
+        return self[n]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lacc.backends import paste
 from lacc.backends.base import Variables
-from lacc.backends.numpy_text import ELEMENTWISE, Formats, Text, size_text
+from lacc.backends.numpy_text import ATOM, ELEMENTWISE, Formats, Text, size_text
+from lacc.ir.ops import OPS
 from lacc.spec.model import Spec
 from lacc.tile.program import Inst, Program
+from lacc.tile.split import VARYING
 
 CONTRACT, BLOCKS = "lacc.runtime.contract", "lacc.runtime.blocks"
 PLAN = "lacc.plan.plan"
+IN_PLACE = {"add": "+", "sub": "-", "mul": "*"}
 SEVERAL = ("meet", "meet_pull", "decayed_pull")  # ops with three results
 KERNELS, SCALARS, SAMPLERS = "lacc.tile.kernels", "lacc.ir.scalars", "lacc.library.samplers"
 RESERVED = (
@@ -69,6 +72,12 @@ class Writer:
             self.uses[n] += 2
         self.texts: dict[int, Text] = {}
         self.line = 0
+        self.outer: Writer | None = None
+        self._turned: dict[int, Text] = {}
+        self._ahead: list[str] = []
+        self._owned: set[int] = set()
+        self._unnamed: set[int] = set()
+        self._full = _full(program)
 
     def lines(
         self,
@@ -88,17 +97,95 @@ class Writer:
             if n in self.texts:
                 continue
             inst = self.program.body[n]
-            text = self.text(inst)
-            if inst.op in SEVERAL:
-                found += [*self._comment(inst, comments), f"{self._picked(n)} = {text.code}"]
-                continue
+            grown = self._in_place(n, inst)
+            text = self.text(inst) if grown is None else Text(grown[0])
             alias = text.code.isidentifier() and n in aliased
-            if (n not in crossing or alias) and self._inlined(n, inst, text):
+            if grown is None and (n not in crossing or alias) and self._inlined(n, inst, text):
                 self.texts[n] = text
+                self._unnamed.add(n)
                 continue
-            found += [*self._comment(inst, comments), f"{self.names[n]} = {text.code}"]
-            self.texts[n] = Text(self.names[n])
+            found += [*self._comment(inst, comments), *self.ahead()]
+            if inst.op in SEVERAL:
+                found.append(f"{self._picked(n)} = {text.code}")
+                continue
+            name = self.names[n]
+            if grown is not None:
+                name, *updates = grown
+                found += updates
+            else:
+                found.append(f"{name} = {text.code}")
+            self.texts[n] = Text(name)
+            if self.uses[n] < 2 and n not in crossing and self._fresh(n):
+                self._owned.add(n)
         return found
+
+    def ahead(self) -> list[str]:
+        """Statements that wait for the next one written."""
+        found, self._ahead = self._ahead, []
+        return found
+
+    def _fresh(self, n: int) -> bool:
+        """Whether a value is an array of its own, as long and wide as the block."""
+        inst = self.program.body[n]
+        computed = inst.op in ELEMENTWISE and OPS[inst.op].kind == "elementwise"
+        return (
+            n in self._full and inst.op != "stop_gradient" and (computed or inst.op == "contract")
+        )
+
+    def _in_place(self, n: int, inst: Inst) -> list[str] | None:
+        """Name and statements of a value that grows in the array of an operand nobody else needs:
+        ``x = a @ b`` then ``x += c``. None where there is no such operand."""
+        if inst.op not in IN_PLACE or n not in self._full:
+            return None
+        for at, i in enumerate(inst.ins):
+            own = i in self._owned
+            begun = i in self._unnamed and i in self._full and self.program.body[i].op == "contract"
+            if (
+                (own or begun)
+                and self.program.body[i].axes == inst.axes
+                and (not at or inst.op != "sub")
+            ):
+                rest = inst.ins[1 - at]
+                other = self.formats.aligned(
+                    self.texts[rest], self.program.body[rest].axes, inst.axes
+                )
+                name = self.texts[i].code if own else self.names[n]
+                start = [] if own else [f"{name} = {self.texts[i].code}"]
+                self._owned.discard(i)
+                return [name, *start, f"{name} {IN_PLACE[inst.op]}= {other.code}"]
+        return None
+
+    def _turns_cheaply(self, inst: Inst) -> bool:
+        """Whether at most one operand of an elementwise op is still to be turned for it."""
+        wide = [i for i in inst.ins if len(self.program.body[i].axes) == 2]
+        return len([i for i in wide if i not in self._turned]) < 2
+
+    def turned(self, n: int) -> Text:
+        """A value over two axes with these exchanged, laid out anew: faster in a product than a
+        view with its rows and columns exchanged."""
+        if n in self._turned:
+            return self._turned[n]
+        inst = self.program.body[n]
+        text = self.texts[n]
+        if self.outer is not None and n in self.outer.texts:
+            at = text.code[text.code.rindex("[") :] if text.code.endswith("]") else ""
+            text = Text(f"{self.outer.turned(n).within(ATOM)}{at}")
+        elif n in self._unnamed and inst.op in ELEMENTWISE and self._turns_cheaply(inst):
+            ins, axes = [], []
+            for i in inst.ins:
+                have = self.program.body[i].axes
+                both = len(have) == 2
+                ins.append(self.turned(i) if both else self.texts[i])
+                axes.append(have[::-1] if both else have)
+            text = self.formats.elementwise(replace(inst, axes=inst.axes[::-1]), ins, axes)
+        elif n in self._unnamed and inst.op == "rename" and inst.value:
+            text = self.turned(inst.ins[0])
+        else:
+            name = self.names.another(f"{self.names[n]}_T")
+            self._ahead.append(f"{name} = turned({text.code})")
+            text = Text(name)
+        self._turned[n] = text
+        return text
 
     def _comment(self, inst: Inst, wanted: bool) -> list[str]:
         """The line of the spec that an instruction comes from, where that is another one."""
@@ -143,6 +230,9 @@ class Writer:
             return f.elementwise(inst, ins, axes)
         match inst.op:
             case "contract":
+                for at, exchanged in enumerate(f.exchanged(inst, axes)):
+                    if exchanged:
+                        ins[at], axes[at] = self.turned(inst.ins[at]), axes[at][::-1]
                 return f.contract(inst, ins, axes)
             case "sum":
                 return f.reduce("sum")(inst, ins, axes)
@@ -155,6 +245,16 @@ class Writer:
             case "rename":
                 return f.rename(inst, ins, axes)
         return f.other(inst, ins, axes)
+
+
+def _full(program: Program) -> frozenset[int]:
+    """Values with an entry for every sequence, head and chunk: those that hold something given so."""
+    found: set[int] = set()
+    for n, inst in enumerate(program.body):
+        given = inst.op == "load" and inst.value[0] in VARYING
+        if given or any(i in found for i in inst.ins):
+            found.add(n)
+    return frozenset(found)
 
 
 def dim_lines(program: Program, code: list[str]) -> list[str]:

@@ -229,6 +229,7 @@ class _Direction:
         every chunk."""
         phase, body = 2 * number + 1, self.program.body
         inner = self._writer()
+        inner.outer = writer
         inner.line = writer.line
         for n, text in writer.texts.items():
             at = "0" if self.phase[n] == FIXED else "c"
@@ -253,7 +254,7 @@ class _Direction:
         ]
         every = "range(n)" if self.carried == "state" else "reversed(range(n))"
         stacked = [*sorted(kept), *(self.names[n] for n in shown)]
-        result = [f"{name}_at = [None] * n" for name in stacked]
+        result = writer.ahead() + [f"{name}_at = [None] * n" for name in stacked]
         result += [f"for c in {every}:"]
         result += [f"    {name}_at[c] = {name}" for name in sorted(kept)]
         result += [f"    {line}" for line in lines]

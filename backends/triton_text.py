@@ -114,9 +114,10 @@ class Formats:
             parts.append(position if stride == "1" else f"{position} * {stride}")
         return " + ".join(parts)
 
-    def strict(self, decay: int) -> bool:
-        """Whether a decay leaves a token's own factor out."""
-        return bool(self.program.body[decay].value[1])
+    def space(self, decay: int) -> tuple[bool, bool]:
+        """Whether a decay is a logarithm, and whether it leaves a token's own factor out."""
+        log, strict = self.program.body[decay].value
+        return log, strict
 
 
 def _contract(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
@@ -196,22 +197,17 @@ def _eye(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     return Text(f"tl.where({rows} == {columns}, 1.0, 0.0)")
 
 
-def _levels(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    log, _ = inst.value
-    return Text(f"tl.exp({ins[0].code})") if log else ins[0]
-
-
 def _runs(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    return Text(f"{inst.op}({ins[0].code}, {f.strict(inst.ins[0])})")
-
-
-def _pairs(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    first, second, decay = (x.code for x in ins)
-    return Text(f"{inst.op}({first}, {second}, {decay}, {f.strict(inst.ins[2])}, PRECISION)")
+    """A kernel over a decay; `suffix` and `whole` are the same for strict ones."""
+    log, strict = f.space(inst.ins[-1])
+    arguments = [x.code for x in ins] + (["PRECISION"] if len(ins) > 1 else []) + [f"LOG={log}"]
+    if inst.op not in ("suffix", "whole"):
+        arguments.append(f"STRICT={strict}")
+    return Text(f"{inst.op}({', '.join(arguments)})")
 
 
 def _solve(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    return Text(f"solve({ins[0].code}, {ins[1].code}, {inst.value}, PRECISION)")
+    return Text(f"solve({ins[0].code}, {ins[1].code}, PRECISION, TRANSPOSED={inst.value})")
 
 
 def number(value: float) -> Text:
@@ -237,13 +233,8 @@ OTHER: dict[str, Format] = {
     "within": _within,
     "pow": _pow,
     "solve": _solve,
-    "levels": _levels,
-    "prefix": _runs,
-    "matrix": _runs,
-    "suffix": lambda f, i, x, a: Text(f"suffix({x[0].code})"),
-    "whole": lambda f, i, x, a: Text(f"whole({x[0].code})"),
-    "gram": _pairs,
-    "decayed": _pairs,
+    "levels": lambda f, i, x, a: x[0],
+    **dict.fromkeys(("prefix", "suffix", "whole", "matrix", "gram", "decayed"), _runs),
 }
 
 

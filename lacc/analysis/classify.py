@@ -223,7 +223,7 @@ def _common(build: Builder, decays: list[tuple[Factor, ...]]) -> tuple[Factor, .
     """``(a1 + a2) ⊙ b`` where all terms share all but one set of axes."""
     tables = [{f.axes: f.expr for f in factors} for factors in decays]
     keys: set[Axes] = {key for table in tables for key in table}
-    differing = [k for k in keys if len({id(t.get(k)) for t in tables}) > 1]
+    differing = [k for k in keys if len({id(t.get(k)) for t in tables}) > 1] or [()]
     if len({axis for key in differing for axis in key}) > 1:
         return None
     spread = tuple(sorted({axis for key in differing for axis in key}))

@@ -70,7 +70,8 @@ def tiles(x: Array | None, at: int, n: int, C: int) -> Array | None:
     if x is None:
         return None
     part = x[:, at : at + n * C]
-    return np.moveaxis(part.reshape(part.shape[0], n, C, *part.shape[2:]), 3, 1)
+    part = part.reshape(part.shape[0], n, C, *part.shape[2:])
+    return part.transpose(0, 3, 1, 2, *range(4, part.ndim))
 
 
 def spans(T: int, C: int, n: int) -> Iterator[tuple[int, int, int]]:

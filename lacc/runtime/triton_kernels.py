@@ -1,10 +1,11 @@
 """Tiles in registers in, tiles out: device functions that the emitted Triton kernels call.
 
 Never imported by lacc: emitted files hold copies of what they use. Notation: C tokens of a chunk
-on axis 0, D channels, all powers of two from 16 on. A decay is the factor of each token, [C] or
-[C, D], any sign, 0 too, 1 behind the last token; P[t, s] is the product of the factors after s up
-to t (up to t - 1 where STRICT). Every factor used is a product over a contiguous run of tokens,
-never a quotient or a difference of running sums, so a factor of 0 is exact and nothing overflows
+on axis 0, D channels, all powers of two from 16 on. A decay is given for each token, [C] or [C, D],
+as its logarithm <= 0 (LOG) or as the factor itself, of any sign; behind the last token there is
+none. P[t, s] is the product of the factors after s up to t (up to t - 1 where STRICT). Products
+over long runs are exponentials of sums, those inside a chunk are multiplied up; none is a quotient
+or the exponential of a difference of running sums, so a factor of 0 is exact and nothing overflows
 that the result does not. PRECISION is what matrix products round their operands to: "ieee" (not at
 all), "tf32" or "bf16".
 """
@@ -29,51 +30,64 @@ def dot(a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def moved(a, STEP: tl.constexpr):
-    """Row t + STEP of a in row t, 1 where there is none."""
-    C: tl.constexpr = a.shape[0]
+def moved(decay, STEP: tl.constexpr, LOG: tl.constexpr):
+    """Row t + STEP of decay in row t, no decay where there is none."""
+    C: tl.constexpr = decay.shape[0]
     t = tl.arange(0, C)
-    if len(a.shape) == 2:
-        t = tl.broadcast_to(t[:, None], a.shape)
+    if len(decay.shape) == 2:
+        t = tl.broadcast_to(t[:, None], decay.shape)
     there = t + STEP
     kept = (there >= 0) & (there < C)
-    return tl.where(kept, tl.gather(a, tl.where(kept, there, t), 0), 1.0)
+    none: tl.constexpr = 0.0 if LOG else 1.0
+    return tl.where(kept, tl.gather(decay, tl.where(kept, there, t), 0), none)
 
 
 @triton.jit
-def prefix(decay, STRICT: tl.constexpr):
+def running(decay, LOG: tl.constexpr, REVERSE: tl.constexpr):
+    """Products of the rows up to each one, or from it on."""
+    if LOG:
+        return tl.exp(tl.cumsum(decay, 0, reverse=REVERSE))
+    else:
+        return tl.cumprod(decay, 0, reverse=REVERSE)
+
+
+@triton.jit
+def prefix(decay, LOG: tl.constexpr, STRICT: tl.constexpr):
     """The product from the chunk's start to each token."""
-    return tl.cumprod(moved(decay, -1) if STRICT else decay, 0)
+    return running(moved(decay, -1, LOG) if STRICT else decay, LOG, False)
 
 
 @triton.jit
-def suffix(decay):
+def suffix(decay, LOG: tl.constexpr):
     """The product after each token to the chunk's end."""
-    return tl.cumprod(moved(decay, 1), 0, reverse=True)
+    return running(moved(decay, 1, LOG), LOG, True)
 
 
 @triton.jit
-def whole(decay):
+def whole(decay, LOG: tl.constexpr):
     """The product of the whole chunk, [D] or a number."""
-    C: tl.constexpr = decay.shape[0]
-    last = tl.arange(0, C) == C - 1
-    if len(decay.shape) == 2:
-        last = last[:, None]
-    return tl.sum(tl.where(last, tl.cumprod(decay, 0), 0.0), 0)
+    if LOG:
+        return tl.exp(tl.sum(decay, 0))
+    else:
+        last = tl.arange(0, decay.shape[0]) == decay.shape[0] - 1
+        if len(decay.shape) == 2:
+            last = last[:, None]
+        return tl.sum(tl.where(last, tl.cumprod(decay, 0), 0.0), 0)
 
 
 @triton.jit
-def matrix(decay, STRICT: tl.constexpr):
+def matrix(decay, LOG: tl.constexpr, STRICT: tl.constexpr):
     """P [C, C] of one decay a token, 0 above the diagonal (on it too where STRICT)."""
     C: tl.constexpr = decay.shape[0]
     t, s = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     first = s + 1 if STRICT else s
-    factors = (moved(decay, -1) if STRICT else decay)[:, None]
-    return tl.where(t >= first, tl.cumprod(tl.where(t > first, factors, 1.0), 0), 0.0)
+    steps = (moved(decay, -1, LOG) if STRICT else decay)[:, None]
+    none: tl.constexpr = 0.0 if LOG else 1.0
+    return tl.where(t >= first, running(tl.where(t > first, steps, none), LOG, False), 0.0)
 
 
 @triton.jit
-def gram(x, y, decay, STRICT: tl.constexpr, PRECISION: tl.constexpr):
+def gram(x, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.constexpr):
     """A[t, s] = sum_d x[t, d] y[s, d] P[t, s, d], 0 above the diagonal: [C, C].
 
     By recursive halving: t and s meet where t lies in the right and s in the left of two
@@ -83,7 +97,7 @@ def gram(x, y, decay, STRICT: tl.constexpr, PRECISION: tl.constexpr):
     C: tl.constexpr = x.shape[0]
     t, s = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     at = tl.broadcast_to(t, decay.shape)
-    up, down = decay, tl.full(decay.shape, 1.0, decay.dtype)
+    up, down = tl.exp(decay) if LOG else decay, tl.full(decay.shape, 1.0, decay.dtype)
     before = down
     pairs = tl.zeros([C, C], decay.dtype)
     if not STRICT:
@@ -102,7 +116,7 @@ def gram(x, y, decay, STRICT: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def decayed(a, y, decay, STRICT: tl.constexpr, PRECISION: tl.constexpr):
+def decayed(a, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.constexpr):
     """O[t, d] = sum_s a[t, s] y[s, d] P[t, s, d] over s <= t (s < t where STRICT): [C, D].
 
     By the same halving as `gram`.
@@ -110,7 +124,7 @@ def decayed(a, y, decay, STRICT: tl.constexpr, PRECISION: tl.constexpr):
     C: tl.constexpr = y.shape[0]
     t, s = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     at = tl.broadcast_to(t, decay.shape)
-    up, down = decay, tl.full(decay.shape, 1.0, decay.dtype)
+    up, down = tl.exp(decay) if LOG else decay, tl.full(decay.shape, 1.0, decay.dtype)
     before = down
     out = tl.zeros(y.shape, y.dtype)
     if not STRICT:
@@ -129,7 +143,7 @@ def decayed(a, y, decay, STRICT: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def solve(a, r, TRANSPOSED: tl.constexpr, PRECISION: tl.constexpr):
+def solve(a, r, PRECISION: tl.constexpr, TRANSPOSED: tl.constexpr):
     """X with (I + tril(a, -1)) X = r, or with the transpose: r and X [C, D]."""
     EXACT: tl.constexpr = "ieee" if PRECISION == "ieee" else "tf32x3"
     x = inverse(a, EXACT)

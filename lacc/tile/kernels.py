@@ -319,6 +319,11 @@ def scan_back(a: Array, b: Array) -> Array:
     return h
 
 
+def turned(x: Array) -> Array:
+    """The last two axes exchanged, and laid out so."""
+    return np.ascontiguousarray(x.swapaxes(-1, -2))
+
+
 def spread(x: Array, *lengths: int) -> Array:
     """``x`` broadcast to trailing axes of these lengths: a view."""
     return np.broadcast_to(x, (*x.shape[: x.ndim - len(lengths)], *lengths))
