@@ -25,15 +25,9 @@ LEVELS = Size.of("#log C")
 ZERO = Size.of(0)
 VIEWS = {
     *("load", "rename", "expand", "take", "row", "default", "omitted", "fold", "unfold"),
-    *("stop_gradient", "prefix", "suffix", "whole"),
+    *("stop_gradient", "prefix", "suffix", "whole", "pick", "within"),
 }
 """Ops that move nothing."""
-
-PRODUCTS = {
-    *("contract", "gram", "decayed", "decayed_back", "gram_pull", "solve", "matrix", "matrix_pull")
-}
-"""Ops whose points are those of products of matrices."""
-
 
 STEP_CALLS = 20
 """Calls into NumPy that a step by a token takes beside those of its program."""
@@ -41,24 +35,26 @@ STEP_CALLS = 20
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How a kernel over runs of tokens works: passes over its tiles, matrices, calls, by level."""
+    """How a kernel over runs of tokens works, at each of its levels: passes over a tile of its
+    decays, products of matrices, calls."""
 
     passes: float
-    matrices: float
+    products: float
     calls: float
 
 
 RUNS = {
-    "levels": Runs(3, 0, 9),
-    "gram": Runs(2, 1, 6),
-    "decayed": Runs(2, 1, 7),
-    "decayed_back": Runs(2, 1, 7),
-    "gram_pull": Runs(8, 2, 25),
-    "prefix_pull": Runs(5, 0, 18),
-    "suffix_pull": Runs(5, 0, 18),
-    "whole_pull": Runs(5, 0, 18),
-    "matrix": Runs(1, 0, 6),
-    "matrix_pull": Runs(8, 0, 25),
+    "levels": Runs(1, 0, 8),
+    "gram": Runs(2, 1, 8),
+    "meet": Runs(2, 1, 8),
+    "meet_pull": Runs(10, 2, 40),
+    "decayed": Runs(4, 1, 10),
+    "decayed_pull": Runs(12, 3, 50),
+    "prefix_pull": Runs(6, 0, 25),
+    "suffix_pull": Runs(6, 0, 25),
+    "whole_pull": Runs(6, 0, 25),
+    "matrix": Runs(2, 0, 8),
+    "matrix_pull": Runs(10, 0, 40),
 }
 
 
@@ -120,25 +116,29 @@ def of_instruction(program: Program, n: int) -> Work:
     inst = program.body[n]
     if inst.op in VIEWS or _number(program, inst):
         return Work()
-    operands = [program.body[i].axes for i in inst.ins]
-    points = extent(program, dict.fromkeys(a for axes in (*operands, inst.axes) for a in axes))
+    operands = [program.body[i] for i in inst.ins]
+    axes = dict.fromkeys(a for tile in (*operands, inst) for a in tile.axes)
     row = TILE_OPS[inst.op] if inst.op in TILE_OPS else OPS[inst.op]
-    flops = _scaled(points, row.flops)
-    if inst.op == "levels":
-        return Work(maps=flops, entries=_runs(program, inst), calls=_calls("levels"))
-    tiles = [axes for axes, i in zip(operands, inst.ins) if program.body[i].op != "levels"]
-    entries = _sum(extent(program, axes) for axes in (*tiles, inst.axes))
-    matrices, calls = (ONE if inst.op in PRODUCTS else ZERO), ONE
+    flops = _scaled(extent(program, axes), row.flops)
+    tiles = [tile for tile in (*operands, inst) if tile.op != "levels"]
+    entries = _sum(extent(program, tile.axes) for tile in tiles)
     if inst.op in RUNS:
-        entries = entries + _runs(program, inst)
-        matrices, calls = _scaled(TOKENS, RUNS[inst.op].matrices), _calls(inst.op)
-    elif inst.op == "solve":
-        matrices, calls = _scaled(TOKENS, 3 / 16), Size.of(60)
-    elif inst.op in ("scan", "scan_back"):
-        calls = _scaled(TOKENS, 3)
-    if inst.op in PRODUCTS:
-        return Work(products=flops, entries=entries, matrices=matrices, calls=calls)
-    return Work(maps=flops, entries=entries, calls=calls)
+        runs = RUNS[inst.op]
+        decays = inst if inst.op == "levels" else operands[-1]
+        passes = _scaled(extent(program, decays.axes) * LEVELS, 2 * runs.passes)
+        calls = _scaled(LEVELS, runs.calls)
+        if runs.products:
+            matrices = _scaled(TOKENS, runs.products)
+            return Work(flops, ZERO, entries + passes, matrices, calls)
+        return Work(ZERO, flops, entries + passes, ZERO, calls)
+    match inst.op:
+        case "contract":
+            return Work(flops, ZERO, entries, ONE, ONE)
+        case "solve":
+            return Work(flops, ZERO, entries, _scaled(TOKENS, 0.2), Size.of(60))
+        case "scan" | "scan_back":
+            return Work(ZERO, flops, entries, ZERO, _scaled(TOKENS, 3))
+    return Work(ZERO, flops, entries, ZERO, ONE)
 
 
 def from_state(program: Program) -> Work:
@@ -199,15 +199,6 @@ def _number(program: Program, inst: Inst) -> bool:
         return True
     made = (program.body[i] for i in inst.ins)
     return inst.op in OPS and not inst.axes and all(_number(program, i) for i in made)
-
-
-def _runs(program: Program, inst: Inst) -> Size:
-    axes = [program.body[i].axes for i in inst.ins if "s" not in program.body[i].axes]
-    return _scaled(extent(program, axes[-1]) * LEVELS, 2 * RUNS[inst.op].passes)
-
-
-def _calls(op: str) -> Size:
-    return _scaled(LEVELS, RUNS[op].calls)
 
 
 def _scaled(size: Size, by: float) -> Size:

@@ -61,13 +61,13 @@ def last(holds: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def switch(plan: Plan, mode: str, heads: int, dims: Mapping[str, int]) -> int:
-    """The largest T up to `LONG` for which ``mode`` is chosen, 0 where none."""
-    return last(lambda T: plan.choose(T, heads, dims)[0] == mode, LONG)
+def switch(plan: Plan, modes: Sequence[str], heads: int, dims: Mapping[str, int]) -> int:
+    """The last T up to `LONG` for which one of ``modes`` is chosen, 0 where none."""
+    return last(lambda T: plan.choose(T, heads, dims)[0] in modes, LONG)
 
 
 def _of_parallel(plan: Plan, dims: Mapping[str, int]) -> str:
-    longest = switch(plan, "parallel", HEADS, dims)
+    longest = switch(plan, ("parallel", "recurrent"), HEADS, dims)
     if not longest:
         return "never one chunk: chunks cost less at every T"
     T = longest + 1
@@ -97,7 +97,7 @@ def _of_recurrent(plan: Plan, dims: Mapping[str, int]) -> str:
     token = _micros(plan.by_token(1, HEADS, dims), 1)
     if plan.modes == ("recurrent",):
         return f"token by token: {token} µs a token and head"
-    last = switch(plan, "recurrent", HEADS, dims)
-    until = f"token by token up to T = {last}" if last else "never token by token"
+    longest = switch(plan, ("recurrent",), HEADS, dims)
+    until = f"token by token up to T = {longest}" if longest else "never token by token"
     other = _micros(plan.by_chunk(1, 1, HEADS, dims), 1)
     return f"{until}: {token} µs a token and head, {other} for a chunk of one"

@@ -72,7 +72,7 @@ class Plan:
             else:
                 lengths = {T} if m == "parallel" else {min(C, T) for C in self.chunks}
                 found += [(self.by_chunk(C, T, heads, dims), m, C) for C in lengths]
-        return min(found)[1:]
+        return min(found, key=lambda one: one[0])[1:]
 
 
 def sizes(C: int, dims: Mapping[str, int]) -> dict[str, float]:

@@ -168,8 +168,13 @@ class Lower:
         return self.f.div(self.f.sum(value, self.naming.axes(inner.shape)), self.f.size(count))
 
     def _matmul(self, node: Expr, a: int, b: int) -> int:
-        """Contracts the last axis of ``a`` with the first of ``b``, under names of their own."""
+        """Contracts the last axis of ``a`` with the first of ``b``, under names of their own; a
+        diagonal matrix multiplies entries."""
         f = self.f
+        for diagonal, other, value, axis in ((*node.args, b, 0), (*node.args[::-1], a, -1)):
+            if diagonal.op == "diag":
+                label = self.naming.axes(other.shape)[axis]
+                return f.mul(self.on(diagonal.args[0], (label,)), value)
         left, right = (_spread(self.naming, arg.shape) for arg in node.args)
         left = [*left, ""] if len(left) == 1 else left
         inner, outer_left, outer_right = left[-1], left[:-1], right[1:]

@@ -21,8 +21,8 @@ Fn = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class TileOp:
-    """A row; ``flops`` per element of the result (for products: per multiplied pair). ``grad``
-    None: never differentiated."""
+    """A row; ``flops`` per point of the axes that operands and result have together. ``grad`` None:
+    never differentiated."""
 
     name: str
     axes: Fn
@@ -252,7 +252,7 @@ _ROWS = (
         lambda v, x, y, d: ("t", "s"),
         meaning.runs(kernels.gram),
         _pulled("meet_pull"),
-        3,
+        2,
         "decayed products of pairs",
     ),
     TileOp(
@@ -260,7 +260,7 @@ _ROWS = (
         lambda v, x, y, d: ("t", "s"),
         meaning.opaque(kernels.meet),
         None,
-        3,
+        2,
         "gram, x times prefix and y times suffix, to be picked",
     ),
     TileOp(
@@ -268,7 +268,7 @@ _ROWS = (
         lambda v, c, x, y, d: ("t", "s"),
         meaning.opaque(kernels.meet_pull),
         None,
-        9,
+        4,
         "cotangents of the operands of gram, to be picked",
     ),
     TileOp(
@@ -276,7 +276,7 @@ _ROWS = (
         lambda v, a, y, d: _drop((), d, y),
         meaning.runs(kernels.decayed),
         _pulled("decayed_pull"),
-        3,
+        2,
         "pairs times what was written, decayed per channel",
     ),
     TileOp(
@@ -284,7 +284,7 @@ _ROWS = (
         lambda v, c, a, y, d: ("t", "s"),
         meaning.opaque(kernels.decayed_pull),
         None,
-        9,
+        6,
         "cotangents of the operands of decayed, to be picked",
     ),
     TileOp(
