@@ -248,7 +248,7 @@ class Writer:
 
 
 def _full(program: Program) -> frozenset[int]:
-    """Values with an entry for every sequence, head and chunk: those that hold something given so."""
+    """Values with an entry for every sequence, head and chunk, as what is given has."""
     found: set[int] = set()
     for n, inst in enumerate(program.body):
         given = inst.op == "load" and inst.value[0] in VARYING

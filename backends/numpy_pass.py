@@ -75,6 +75,9 @@ class PassText:
             "last": self.last,
             "states": self.states,
             "outputs": self.outputs,
+            "prepare": self._prepare(_Direction(self, self.forward, "state"), "") is not None,
+            "prepare_back": self._prepare(_Direction(self, self.backward, "dstate"), "")
+            is not None,
         }
 
     def functions(self) -> list[Function]:
@@ -83,12 +86,9 @@ class PassText:
         backward = _Direction(self, self.backward, "dstate")
         what = "one token" if self.token else "n chunks of C tokens"
         order = ", last to first" if self.reverse else ""
+        prepared = [self._prepare(forward, ""), self._prepare(backward, "back_")]
         return [
-            Function(
-                f"def prepare_{self.number}(C, dims, dtype, fixed, last):",
-                f"What {'a token needs' if self.token else 'chunks need'} and no token changes.",
-                tuple(self._prepare(forward, backward)),
-            ),
+            *(function for function in prepared if function is not None),
             Function(
                 f"def forward_{self.number}(inputs, states, constants, n, C, dims, dtype):",
                 f"Outputs and next state of {what}{order}.",
@@ -102,26 +102,20 @@ class PassText:
             ),
         ]
 
-    def _prepare(self, forward: _Direction, backward: _Direction) -> list[str]:
-        lines, returned = [], []
-        for body in (forward, backward):
-            more, packed = body.prepared()
-            lines += more
-            returned.append(packed)
-        local = forward.local
+    def _prepare(self, direction: _Direction, name: str) -> Function | None:
+        """What one direction needs of values that no token changes, once per call and C."""
+        lines, kept = direction.prepared()
+        if not kept:
+            return None
+        local = direction.local
         head = unpack([local["param", n] for n in self.fixed], "fixed")
         head += unpack([local["last", n] for n in self.last], "last")
-        dims = dim_lines(self.forward, lines) + [
-            line
-            for line in dim_lines(self.backward, lines)
-            if line not in dim_lines(self.forward, lines)
-        ]
-        return [
-            *(head if lines or any(r != "()" for r in returned) else []),
-            *dims,
-            *lines,
-            f"return {returned[0]}, {returned[1]}",
-        ]
+        dims = dim_lines(direction.program, lines)
+        return Function(
+            f"def prepare_{name}{self.number}(C, dims, dtype, fixed, last):",
+            f"What {'a token' if self.token else 'every chunk'} needs and no token changes.",
+            (*head, *dims, *lines, f"return {pack(kept)}"),
+        )
 
 
 class _Direction:
@@ -172,19 +166,16 @@ class _Direction:
     def _writer(self) -> Writer:
         return Writer(self.owner.spec, self.program, self.names, lengths(self.program), 3)
 
-    def prepared(self) -> tuple[list[str], str]:
-        """Lines of the fixed phase and the tuple of what other phases use of it."""
+    def prepared(self) -> tuple[list[str], list[str]]:
+        """Lines of the fixed phase, and what other phases use of it."""
         writer = self._writer()
-        for n in self._of(FIXED) if self.carried == "dstate" else ():
-            if self.program.body[n].op != "load" and n in self.crossing:
-                writer.names[n] = f"{self.names[n]}_"
         lines = []
         for n in self._of(FIXED):
             if self.program.body[n].op == "load":
                 writer.texts[n] = Text(self.names[n])
             else:
                 lines += writer.lines([n], crossing=self.crossing)
-        return lines, pack([writer.texts[n].code for n in self._kept()])
+        return lines, [writer.texts[n].code for n in self._kept()]
 
     def _kept(self) -> list[int]:
         return [n for n in self._of(FIXED) if n in self.crossing]
@@ -200,7 +191,6 @@ class _Direction:
                 writer.lines([n])
         for n in self._kept():
             writer.texts[n] = Text(self.names[n])
-        which = 0 if self.carried == "state" else 1
         local = self.local
         head = unpack([local["input", n] for n in owner.inputs], "inputs")
         carried = [local[self.carried, n] for n in owner.states]
@@ -210,7 +200,7 @@ class _Direction:
             head += unpack([local["start", n] for n in owner.states], "starts")
             head += unpack([local["cotangent", n] for n in owner.outputs], "cotangents")
             head += unpack(carried, "dstates")
-        head += unpack([self.names[n] for n in self._kept()], f"constants[{which}]")
+        head += unpack([self.names[n] for n in self._kept()], "constants")
         if owner.token:
             head += [f"{name} = {name}[:, :, None]" for name in carried]
         body = self._section(writer, 0, comments)
@@ -228,18 +218,20 @@ class _Direction:
         """The loop over the block's chunks that carries one group of states, and what it leaves for
         every chunk."""
         phase, body = 2 * number + 1, self.program.body
-        inner = self._writer()
-        inner.outer = writer
-        inner.line = writer.line
-        for n, text in writer.texts.items():
-            at = "0" if self.phase[n] == FIXED else "c"
-            inner.texts[n] = text if text.number else Text(f"{text.within(ATOM)}[:, :, {at}]")
         states = self.loops[number]
         loads = {
             n: self.local[self.carried, s]
             for s, n in self.program.loads(self.carried).items()
             if s in states
         }
+        for n in loads:
+            del writer.texts[n]  # not what it is in the loop
+        inner = self._writer()
+        inner.outer = writer
+        inner.line = writer.line
+        for n, text in writer.texts.items():
+            at = "0" if self.phase[n] == FIXED else "c"
+            inner.texts[n] = text if text.number else Text(f"{text.within(ATOM)}[:, :, {at}]")
         inner.texts.update({n: Text(name) for n, name in loads.items()})
         outs = {s: self.program.outs.get(f"state:{s}") for s in states}
         wanted = [n for n in self._of(phase) if body[n].op != "load"]

@@ -326,7 +326,7 @@ CALLS: dict[str, Call] = {
     "fold": _fold,
     "unfold": _unfold,
     "default": _default,
-    "omitted": lambda f, i, x, a: Text(f"omitted({x[0].code}, {i.value})"),
+    "omitted": lambda f, i, x, a: Text(f"omitted({x[0].code}, {x[1].code})"),
 }
 
 

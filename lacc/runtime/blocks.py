@@ -28,7 +28,8 @@ class Pass:
     "t" (positions) or a stored value "0.1"; ``fixed``: params, buffers and "head", "H", "T";
     ``last``: final states of earlier passes.
 
-    ``prepare(C, dims, dtype, fixed, last) -> constants`` of both directions;
+    ``prepare(C, dims, dtype, fixed, last) -> constants`` of ``forward``, ``prepare_back`` of
+    ``backward``;
     ``forward(inputs, states, constants, n, C, dims, dtype) -> (outputs, states, starts)``, starts:
     the states of every chunk;
     ``backward(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype) -> (dinputs,
@@ -42,7 +43,8 @@ class Pass:
     last: tuple[str, ...]
     states: tuple[str, ...]
     outputs: tuple[str, ...]
-    prepare: Callable[..., Any]
+    prepare: Callable[..., Any] | None
+    prepare_back: Callable[..., Any] | None
     forward: Callable[..., Any]
     backward: Callable[..., Any]
 
@@ -120,20 +122,24 @@ class Call:
         if program.counts:
             start = self.state["position"]
             self.x["t"] = (start[:, None] + np.arange(1, run.T + 1)).astype(run.dtype)[:, :, None]
-        self.constants: dict[tuple[int, int], Any] = {}
+        self.constants: dict[tuple[int, int, bool], Any] = {}
 
     def delayed(self, name: str, by: int) -> Array:
         """An input of ``by`` tokens ago [B, T, H, *axes], from the past before the start."""
         x, past = self.x[name], np.moveaxis(self.state[f"{name}_past"], 2, 1)
         return np.concatenate([past[:, past.shape[1] - by :], x], 1)[:, : x.shape[1]]
 
-    def constant(self, p: Pass, number: int, C: int) -> Any:
-        """What a pass prepares once for chunks of C tokens."""
-        if (number, C) not in self.constants:
+    def constant(self, p: Pass, number: int, C: int, back: bool = False) -> Any:
+        """What a pass prepares once for chunks of C tokens, forward or backward."""
+        prepare = p.prepare_back if back else p.prepare
+        if prepare is None:
+            return ()
+        if (number, C, back) not in self.constants:
             fixed = tuple(self.fixed[name] for name in p.fixed)
             last = tuple(self.state[name][:, :, None] for name in p.last)
-            self.constants[number, C] = p.prepare(C, self.run.dims, self.run.dtype, fixed, last)
-        return self.constants[number, C]
+            made = prepare(C, self.run.dims, self.run.dtype, fixed, last)
+            self.constants[number, C, back] = made
+        return self.constants[number, C, back]
 
     def inputs(self, p: Pass, at: int, n: int, C: int) -> tuple[Any, ...]:
         """The tiles of a block in the dtype to compute in."""
@@ -216,7 +222,7 @@ class Call:
         for number, p in reversed(list(enumerate(self.passes))):
             dstates = tuple(dstate[name] for name in p.states)
             for (at, n, C), starts in self.reversed_blocks(p, number, kept[number]):
-                constants = self.constant(p, number, C)
+                constants = self.constant(p, number, C, back=True)
                 pulled = tuple(
                     self.cotangent(p, name, cotangents, dx, at, n, C) for name in p.outputs
                 )

@@ -11,11 +11,13 @@ run of tokens, so a factor of 0 (g = -inf) is exact and nothing overflows that t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
+LEAST = -1e30  # stands for -inf in sums where terms are chosen by factors 0 and 1
 
 
 class Levels:
@@ -30,19 +32,25 @@ class Levels:
     """
 
     def __init__(self, g: Array, log: bool, strict: bool) -> None:
-        self.tokens, self.log, self.strict = g.shape[-2], log, strict
+        self.g = np.ascontiguousarray(g) if g.shape[-1] == 1 else g
+        self.log, self.strict = log, strict
+        self.tokens = g.shape[-2]
         self.size = 1 << max(self.tokens - 1, 0).bit_length()
-        g = padded(g, -2, self.size, 0.0 if log else 1.0)
-        self.totals = [np.exp(g) if log else g]
+
+    @cached_property
+    def totals(self) -> list[Array]:
+        """Whole runs of 1, 2, 4, … tokens."""
+        g = padded(self.g, -2, self.size, 0.0 if self.log else 1.0)
+        found = [np.exp(g) if self.log else g]
         while g.shape[-2] > 1:
             left, right = halves(g, 1)
-            g = (left + right if log else left * right)[..., 0, :]
-            if log and len(self.totals) > 2:
-                self.totals.append(np.exp(g))
+            g = (left + right if self.log else left * right)[..., 0, :]
+            if self.log and len(found) > 2:
+                found.append(np.exp(g))
             else:
-                left, right = halves(self.totals[-1], 1)
-                self.totals.append((left * right)[..., 0, :])
-        self.ends: tuple[Array, Array] | None = None
+                left, right = halves(found[-1], 1)
+                found.append((left * right)[..., 0, :])
+        return found
 
     def walk(self, *grown: tuple[Array, Array]) -> Iterator[int]:
         """The m of each level but the last. Between levels each (x, y) of ``grown``, first up and
@@ -64,14 +72,34 @@ class Levels:
             up = np.array(np.broadcast_to(up, (*lead, *up.shape[-2:])), order="K")
         return up, np.array(np.broadcast_to(y, (*lead, *y.shape[-2:])), order="K")
 
-    def prefix_suffix(self) -> tuple[Array, Array]:
+    @cached_property
+    def ends(self) -> tuple[Array, Array]:
         """``up`` and ``down`` of the last level."""
-        if self.ends is None:
+        if self.log:
+            sums = running(self.g, self.strict), running(self.g, True, back=True)
+            return np.exp(sums[0]), np.exp(sums[1])
+        one = np.ones_like(self.totals[0])
+        up, down = self.start(one, one)
+        for _ in self.walk((up, down)):
+            pass
+        return up[..., : self.tokens, :], down[..., : self.tokens, :]
+
+    @cached_property
+    def pairs(self) -> Array:
+        """P[t, s] of one scalar decay a token, as `between` gives it."""
+        if not self.log:
             one = np.ones_like(self.totals[0])
-            self.ends = self.start(one, one)
-            for _ in self.walk(self.ends):
-                pass
-        return self.ends
+            return meet(one, one, self)[0]
+        earlier, later = self.sides()
+        g = np.maximum(self.g[..., 0], LEAST)  # exp of it is 0 too, and 0 times it is not NaN
+        p = np.exp((earlier * g[..., None, :]) @ later)
+        p *= earlier if self.strict else np.tril(np.ones_like(earlier))
+        return p
+
+    def sides(self) -> tuple[Array, Array]:
+        """For a pair (t, s), the tokens up to t (before t where strict) and those after s: [C, C]."""
+        one = np.ones((self.tokens, self.tokens), self.g.dtype)
+        return np.tril(one, -1 if self.strict else 0), np.tril(one, -1)
 
 
 def halves(x: Array, m: int) -> tuple[Array, Array]:
@@ -96,20 +124,29 @@ def levels(g: Array, log: bool, strict: bool) -> Levels:
     return Levels(g, log, strict)
 
 
+def running(x: Array, exclusive: bool, back: bool = False) -> Array:
+    """Sums over the tokens up to each (from each on, ``back``), itself left out where exclusive."""
+    x = x[..., ::-1, :] if back else x
+    if exclusive:
+        x = np.concatenate([np.zeros_like(x[..., :1, :]), x[..., :-1, :]], -2)
+    sums = np.cumsum(x, -2)
+    return sums[..., ::-1, :] if back else sums
+
+
 def prefix(d: Levels) -> Array:
     """The product from the chunk's start to each token [..., C, D] (without its own factor where
     strict)."""
-    return d.prefix_suffix()[0][..., : d.tokens, :]
+    return d.ends[0]
 
 
 def suffix(d: Levels) -> Array:
     """The product after each token to the chunk's end [..., C, D]."""
-    return d.prefix_suffix()[1][..., : d.tokens, :]
+    return d.ends[1]
 
 
 def whole(d: Levels) -> Array:
     """The product of the whole chunk [..., D]."""
-    return d.totals[-1][..., 0, :]
+    return np.exp(d.g.sum(-2)) if d.log else d.totals[-1][..., 0, :]
 
 
 def pair_block(a: Array, m: int) -> Array:
@@ -143,15 +180,7 @@ def gram(x: Array, y: Array, d: Levels) -> Array:
 
 def between(d: Levels) -> Array:
     """P[t, s] of one scalar decay a token: [..., C, C], 0 where s > t (s >= t where strict)."""
-    one = np.ones_like(d.totals[0])
-    up, down = d.start(one, one)
-    a = np.zeros((*up.shape[:-2], d.size, d.size), up.dtype)
-    for m in d.walk((up, down)):
-        np.multiply(halves(up, m)[1], halves(down, m)[0].swapaxes(-1, -2), out=pair_block(a, m))
-    d.ends = up, down
-    if not d.strict:
-        np.einsum("...tt->...t", a)[...] = 1
-    return a[..., : d.tokens, : d.tokens]
+    return d.pairs
 
 
 def meet_pull(ct: Array, x: Array, y: Array, d: Levels) -> tuple[Array, Array, Array]:
@@ -181,8 +210,12 @@ def meet_pull(ct: Array, x: Array, y: Array, d: Levels) -> tuple[Array, Array, A
 
 def between_pull(ct: Array, d: Levels) -> Array:
     """The cotangent of the decays [..., C, 1] from that of `between`."""
-    one = np.ones((d.tokens, 1), d.totals[0].dtype)
-    return meet_pull(ct, one, one, d)[2]
+    if not d.log:
+        one = np.ones((d.tokens, 1), d.g.dtype)
+        return meet_pull(ct, one, one, d)[2]
+    earlier, later = d.sides()
+    from_s = earlier.T @ (ct * d.pairs)
+    return (from_s * later).sum(-1)[..., None]
 
 
 def decayed(a: Array, y: Array, d: Levels) -> Array:
@@ -206,16 +239,22 @@ def decayed_pull(ct: Array, a: Array, y: Array, d: Levels) -> tuple[Array, Array
 
 def prefix_pull(ct: Array, d: Levels) -> Array:
     """The cotangent of the decays from that of `prefix`."""
+    if d.log:
+        return running(ct * prefix(d), d.strict, back=True)
     return levels_pull(d, ct.shape[:-2], ct.shape[-1], last_up=ct)
 
 
 def suffix_pull(ct: Array, d: Levels) -> Array:
     """The cotangent of the decays from that of `suffix`."""
+    if d.log:
+        return running(ct * suffix(d), True)
     return levels_pull(d, ct.shape[:-2], ct.shape[-1], last_down=ct)
 
 
 def whole_pull(ct: Array, d: Levels) -> Array:
     """The cotangent of the decays from that of `whole`."""
+    if d.log:
+        return np.repeat((ct * whole(d))[..., None, :], d.tokens, -2)
     return levels_pull(d, ct.shape[:-1], ct.shape[-1], last_whole=ct)
 
 
