@@ -83,7 +83,7 @@ CASES: dict[str, list[Case]] = {
         ("K,t V", lambda f, x, y: f.op("concat", (x, y), ("K+V", ("K", "V")))),
     ],
     "roll": [("t K", lambda f, x: f.op("roll", (x,), ("K", 3)))],
-    "default": [("t K,K", lambda f, x, y: f.op("default", (x, f.expand(y, "t")), "x0"))],
+    "default": [("t K,K", lambda f, x, y: f.op("default", (x, f.expand(y, "t"))))],
     "fold": [("K t V", lambda f, x: f.op("fold", (x,), FOLD))],
     "unfold": [("t K V", lambda f, x: f.op("unfold", (f.op("fold", (f.tanh(x),), FOLD),), FOLD))],
 }

@@ -20,6 +20,7 @@ from lacc.analysis.transition import Axes, Factor, LowRank, Obstacle, Recurrence
 from lacc.ir.build import Builder
 from lacc.ir.graph import components, fewest_covering
 from lacc.spec.model import Expr, Spec, State
+from lacc.spec.shapes import ONE
 
 _TROPICAL = {"max": "maxplus", "logaddexp": "logsumexp"}
 
@@ -152,7 +153,7 @@ def _low_rank(
             reason = "an erase of its own for every column of the state"
             raise NotAffine(reason, expr, linear=True)
     if a is None or b is None:
-        size = state.shape[contracted]
+        size = [size for size in state.shape if size != ONE][contracted]
         ones = build.node("const", (), (size,), 1)
         a, b = a or ones, b or ones
     if a.op == "neg":
@@ -178,7 +179,8 @@ def _classified(
         elif spread - sides:
             obstacle = Obstacle("a diagonal decay on the other side of an erase", state.update)
         erases = _least(build, erases)
-    merged = bool(erases) and _mergeable(erases, writes)
+    matrix = sum(size != ONE for size in state.shape) == 2
+    merged = bool(erases) and matrix and _mergeable(erases, writes)
     return Recurrence(
         (state.name,),
         state.direction,

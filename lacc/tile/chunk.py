@@ -11,7 +11,7 @@ on each axis
 
 A low-rank term a (bᵀ S) makes the written values the solution of a unit lower triangular system
 (`_solved`). A state that is read entry by entry, not by contraction, is scanned along time instead
-(`_scanned`).
+(`_scanned`), of what its system gives where it has an erase.
 """
 
 from __future__ import annotations
@@ -130,15 +130,11 @@ class ChunkBuilder(Reader):
         for write in self.writes(name):
             pairs = self.pairs(name, axis, query, write[axis], strict)
             rest = [a for a in range(len(own)) if a != axis]
-            if not rest:
-                value = f.add(value, f.sum(pairs, ("s",)))
+            runs = self.runs(name, rest[0], strict) if rest else None
+            if runs is None:
+                value = f.add(value, self._sum_over_s(pairs, write[rest[0]] if rest else None))
             else:
-                runs = self.runs(name, rest[0], strict)
-                if runs is None:
-                    written = f.rename(write[rest[0]], {"t": "s"})
-                    value = f.add(value, f.contract(pairs, written, ("s",)))
-                else:
-                    value = f.add(value, f.op("decayed", (pairs, write[rest[0]], runs)))
+                value = f.add(value, f.op("decayed", (pairs, write[rest[0]], runs)))
         return value
 
     def _from_start(self, name: str, axis: int, query: int, strict: bool) -> int:
@@ -237,8 +233,18 @@ class ChunkBuilder(Reader):
             return [{axis: column, other: solved}]
         for term in terms:
             pairs = self.pairs(name, axis, row, term[axis], strict=True)
-            right = f.add(right, f.contract(pairs, f.rename(term[other], {"t": "s"}), ("s",)))
-        return [*terms, {axis: column, other: f.op("solve", (system, right), False)}]
+            right = f.add(right, self._sum_over_s(pairs, term.get(other)))
+        solved = f.op("solve", (system, right), False)
+        if len(own) == 1:
+            return [*terms, {axis: f.mul(column, solved)}]
+        return [*terms, {axis: column, other: solved}]
+
+    def _sum_over_s(self, pairs: int, written: int | None) -> int:
+        """Σ over s of pairs[t, s] · written[s]; None: a vector state's writes, that are all in the
+        pairs."""
+        if written is None:
+            return self.f.sum(pairs, ("s",))
+        return self.f.contract(pairs, self.f.rename(written, {"t": "s"}), ("s",))
 
     def _next(self, name: str) -> int:
         """S1."""
@@ -297,10 +303,10 @@ class ChunkBuilder(Reader):
         flat = (*own, f"({' '.join(own)})") if len(own) == 2 else None
         start = f.load("state", state.ascii, own)
         added = f.expand(f.const(0.0), full)
-        for write in form.recurrence.writes:
-            term: int = f.const(1.0)
-            for factor in write.factors:
-                term = f.mul(term, self.lower.on(factor.expr, tuple(own[a] for a in factor.axes)))
+        for factors in self._terms(name):
+            term = f.const(1.0)
+            for factor in factors:
+                term = f.mul(term, factor)
             added = f.add(added, f.expand(term, full))
         factor_, prefix = f.expand(f.const(1.0), full), f.const(1.0)
         for n, decay in enumerate(form.decays):
@@ -316,3 +322,13 @@ class ChunkBuilder(Reader):
         local = f.op("scan", (f.expand(factor_, full), added))
         self._parts[name] = (local, f.expand(prefix, ("t",)))
         return f.named(f.add(local, f.mul(prefix, start)), state.ascii)
+
+    def _terms(self, name: str) -> list[list[int]]:
+        """The factors of each term that a token adds: with an erase those that solve its system."""
+        own, recurrence = self.axes_of(name), self.forms[name].recurrence
+        if recurrence.erases:
+            return [list(write.values()) for write in self.writes(name)]
+        return [
+            [self.lower.on(f.expr, tuple(own[a] for a in f.axes)) for f in write.factors]
+            for write in recurrence.writes
+        ]

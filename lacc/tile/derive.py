@@ -192,11 +192,10 @@ def _no_chunk(spec: Spec, found: tuple[Recurrence, ...]) -> Obstacle | None:
             return Obstacle(
                 "an erase of more than one rank, which has no chunk lowering yet", state.update
             )
-    forms = _forms(spec, found)
-    for name, form in forms.items():
-        if form.recurrence.erases and not form.contracted:
-            state = spec.state(name)
-            return Obstacle(f"{name} is read entry by entry, not through a product", state.update)
+        if recurrence.erases and not _separable(recurrence):
+            state = spec.state(recurrence.states[0])
+            reason = "an erase beside a write that is no product of rows and columns"
+            return Obstacle(reason, state.update)
     return _unlowered(spec)
 
 
@@ -213,8 +212,12 @@ def _unlowered(spec: Spec) -> Obstacle | None:
                 return Obstacle(f"{node.op} has no lowering yet", node)
             if node.op == "state":
                 name, when = node.reference
-                if when not in (0, "T") and spec.state(name).direction == "value":
+                direction = spec.state(name).direction
+                if when not in (0, "T") and direction == "value":
                     return Obstacle(f"the delayed value {name} has no lowering yet", node)
+                if when == "T" and direction != "forward":
+                    kind = "value" if direction == "value" else "backward state"
+                    return Obstacle(f"{name}[T] of the {kind} {name} has no lowering yet", node)
     return None
 
 

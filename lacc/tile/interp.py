@@ -34,9 +34,6 @@ def interpret(
         if inst.op == "load":
             x = loads[inst.value]
             values.append(None if x is None else np.asarray(x, dtype))
-        elif inst.op == "omitted":
-            given = any(loads.get((k, inst.value)) is not None for k in ("input", "param"))
-            values.append(np.zeros_like(args[0]) if given else args[0])
         elif inst.op in TILE_OPS:
             values.append(TILE_OPS[inst.op].numpy(inst.value, Frame(inst.axes, ins, sizes), *args))
         else:

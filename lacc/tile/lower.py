@@ -12,7 +12,7 @@ from collections.abc import Callable
 from lacc.ir.ops import OPS
 from lacc.spec.model import Expr, Spec
 from lacc.spec.shapes import ONE, Shape, Size
-from lacc.tile.program import Axes, Tiles
+from lacc.tile.program import TIME, Axes, Tiles
 
 UNIT = "1"
 
@@ -25,9 +25,9 @@ class Naming:
         self.sizes: dict[str, Size] = {UNIT: ONE}
 
     def axis(self, size: Size, taken: Axes = ()) -> str:
-        """The axis for ``size``; with a prime for each one that is taken."""
+        """The axis for ``size``; with a prime for each one that is taken, or time's."""
         name = self._named.setdefault(size, f"({size})")
-        while name in taken:
+        while name in taken or name in TIME:
             name += "'"
         self.sizes[name] = size
         return name
@@ -110,7 +110,7 @@ class Lower:
             case "head" | "H":
                 return f.load("index", node.op, ())
             case "eye":
-                return f.op("eye", (), named)
+                return f.op("eye", (), named) if named else f.const(1.0)
             case "T":
                 inner = self.naming.axes(node.args[0].shape)
                 return f.rename(
@@ -135,13 +135,13 @@ class Lower:
                 square = f.sum(f.mul(args[0], args[0]), named)
                 return f.mul(args[0], f.rsqrt(f.add(square, 1e-6)))
             case "diag":
-                return f.mul(args[0], f.op("eye", (), named))
+                return f.mul(args[0], f.op("eye", (), named)) if named else args[0]
             case "vec":
                 return self._vec(node.args[0], args[0], named)
             case "concat":
-                return self._concat(node, args, named[0])
+                return self._concat(node, args, named[0]) if named else args[0]
             case "roll":
-                return f.op("roll", (args[0],), (named[0], node.value))
+                return f.op("roll", (args[0],), (named[0], node.value)) if named else args[0]
             case "rotate":
                 return self._rotate(node, *args)
         assert node.op in OPS, node.op
@@ -158,7 +158,7 @@ class Lower:
         else:
             value = f.load(arg.role, arg.ascii, named)
         if arg.default is not None and not offset:
-            value = f.op("default", (value, f.expand(self(arg.default), f.axes(value))), arg.ascii)
+            value = f.op("default", (value, f.expand(self(arg.default), f.axes(value))))
         return value
 
     def _mean(self, inner: Expr, value: int) -> int:
@@ -171,8 +171,9 @@ class Lower:
         """Contracts the last axis of ``a`` with the first of ``b``, under names of their own; a
         diagonal matrix multiplies entries."""
         f = self.f
-        for diagonal, other, value, axis in ((*node.args, b, 0), (*node.args[::-1], a, -1)):
-            if diagonal.op == "diag":
+        first, second = node.args
+        for diagonal, other, value, axis in ((first, second, b, 0), (second, first, a, -1)):
+            if diagonal.op == "diag" and diagonal.shape[0] != ONE:
                 label = self.naming.axes(other.shape)[axis]
                 return f.mul(self.on(diagonal.args[0], (label,)), value)
         left, right = (_spread(self.naming, arg.shape) for arg in node.args)
@@ -209,7 +210,9 @@ class Lower:
 
     def _rotate(self, node: Expr, x: int, angle: int) -> int:
         f = self.f
-        (channel,), (pair,) = (self.naming.axes(arg.shape) for arg in node.args)
+        (channel,) = self.naming.axes(node.args[0].shape)
+        (pair,) = self.naming.axes(node.args[1].shape) or (UNIT,)
+        angle = f.expand(angle, (pair,))
         first, second = (channel, pair, Size.of(0), 2), (channel, pair, Size.of(1), 2)
         x = f.expand(
             x, f.axes(angle) if channel == pair else [a for a in f.axes(angle) if a != pair]
