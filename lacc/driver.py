@@ -131,11 +131,11 @@ def explain_plan(spec: Spec, shape: Mapping[str, int], *, dtype: str = "float32"
     """What a call of ``shape`` (B, T, H) does, and why."""
     from lacc import views
     from lacc.plan.choose import choose
+    from lacc.plan.explain import explain
 
-    plan = choose(analyse(spec), dtype=dtype)
-    dims = {name: dim.default for name, dim in spec.dims.items()}
-    sizes = ", ".join(f"{name}={size}" for name, size in shape.items())
-    return f"{views.of_plan(plan)}\nat {sizes}: {views.of_choice(plan, dims, shape)}"
+    derived = analyse(spec)
+    plan = choose(derived, dtype=dtype)
+    return f"{views.of_plan(plan)}\n\n{views.of_tables(explain(derived, plan, shape))}"
 
 
 def describe(spec: Spec) -> str:

@@ -4,16 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lacc.analysis.stability import named
+from lacc.report import table
 from lacc.spec.format import show, unparse
 from lacc.spec.model import Expr, Spec
 from lacc.spec.shapes import show as show_shape
 
 if TYPE_CHECKING:
     from lacc.analysis.transition import Factor, Recurrence
+    from lacc.plan.explain import Table
     from lacc.plan.plan import Plan
     from lacc.tile.derive import Derived
 
@@ -89,13 +91,6 @@ def of_plan(plan: Plan) -> str:
     return "\n".join([f"for the machine {plan.machine}", *plan.why])
 
 
-def of_choice(plan: Plan, dims: Mapping[str, int], shape: Mapping[str, int]) -> str:
-    """What a call of ``shape`` (B, T, H) does, and what it should cost."""
-    length, heads = shape.get("T", 1), shape.get("B", 1) * shape.get("H", 1)
-    mode, tokens = plan.choose(length, heads, dims)
-    if mode == "recurrent":
-        cost = plan.by_token(length, heads, dims)
-    else:
-        cost = plan.by_chunk(tokens, length, heads, dims)
-    chosen = f"{mode}, {tokens} tokens at a time" if mode == "chunk" else mode
-    return f"{chosen}: {cost / 1e6:.3g} ms forward on the machine {plan.machine}"
+def of_tables(tables: Iterable[Table]) -> str:
+    """Each table under its title."""
+    return "\n\n".join(f"{t.title}\n{table(t.header, t.rows)}" for t in tables)

@@ -22,10 +22,10 @@ ORDER = (
     "plan",
     "runtime",
     "verify",
+    "report",
     "views",
     "driver",
     "trial",
-    "report",
     "cli",
 )
 ALSO = {

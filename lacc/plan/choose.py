@@ -12,7 +12,6 @@ from lacc.plan.machine import GENERIC, Machine
 from lacc.plan.plan import Plan, Price, price_at, sizes
 from lacc.spec.shapes import Size
 from lacc.tile.derive import Derived
-from lacc.tile.rewrite import free_carry_of_solves, meet_once
 
 CHUNKS = (16, 32, 64, 128, 256)
 NEGLIGIBLE = 2e-3
@@ -29,7 +28,7 @@ def choose(
 ) -> Plan:
     """The plan of a spec for one machine; ``mode`` and ``chunk`` leave it only that choice."""
     exist = tuple(m for m in ("parallel", "chunk", "recurrent") if derived.modes[m] is None)
-    forward = [meet_once(free_carry_of_solves(p.forward, "state")) for p in derived.passes]
+    forward = cost.lowered(derived)
     phases = [cost.work(program, "state") for program in forward]
     carry = cost.total(p["carry"] for p in phases)
     block = cost.total(p[name] for p in phases for name in ("local", "output"))
@@ -52,7 +51,7 @@ def choose(
         token=_short(_seconds(token, machine, size), dims),
         token_calls=_short(_price({token.calls + Size.of(cost.STEP_CALLS): call}), dims),
     )
-    return replace(plan, why=tuple(reasons(derived, plan, machine, forward, dims)))
+    return replace(plan, why=tuple(reasons(derived, plan, machine, dims)))
 
 
 def _seconds(work: Work, machine: Machine, size: int) -> Price:

@@ -14,8 +14,10 @@ from math import prod
 
 from lacc.ir.ops import OPS
 from lacc.spec.shapes import ONE, Size
+from lacc.tile.derive import Derived
 from lacc.tile.ops import TILE_OPS
 from lacc.tile.program import TIME, Inst, Program
+from lacc.tile.rewrite import free_carry_of_solves, meet_once
 from lacc.tile.split import FIXED, phases
 
 TOKENS = Size.of("#C")
@@ -139,6 +141,11 @@ def of_instruction(program: Program, n: int) -> Work:
         case "scan" | "scan_back":
             return Work(ZERO, flops, entries, ZERO, _scaled(TOKENS, 3))
     return Work(ZERO, flops, entries, ZERO, ONE)
+
+
+def lowered(derived: Derived) -> list[Program]:
+    """The forward programs of all passes as they run."""
+    return [meet_once(free_carry_of_solves(p.forward, "state")) for p in derived.passes]
 
 
 def from_state(program: Program) -> Work:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from lacc.plan import cost
+from lacc.plan.cost import lowered
 from lacc.plan.machine import Machine
 from lacc.plan.plan import Plan, sizes
 from lacc.tile.derive import Derived
@@ -15,11 +17,7 @@ HEADS, LONG = 8, 4096
 
 
 def reasons(
-    derived: Derived,
-    plan: Plan,
-    machine: Machine,
-    forward: Sequence[Program],
-    dims: Mapping[str, int],
+    derived: Derived, plan: Plan, machine: Machine, dims: Mapping[str, int]
 ) -> Iterator[str]:
     """One sentence a choice."""
     for mode in ("chunk", "parallel", "recurrent"):
@@ -31,7 +29,7 @@ def reasons(
         yield f"{plan.block:,} floats a block: the L2 cache of {machine.L2 >> 10} KiB"
     if {"parallel", "chunk"} <= set(plan.modes):
         yield _of_parallel(plan, dims)
-        order = _of_order(plan, forward, dims)
+        order = _of_order(plan, lowered(derived), dims)
         if order:
             yield order
     if "recurrent" in plan.modes:
@@ -101,3 +99,61 @@ def _of_recurrent(plan: Plan, dims: Mapping[str, int]) -> str:
     until = f"token by token up to T = {longest}" if longest else "never token by token"
     other = _micros(plan.by_chunk(1, 1, HEADS, dims), 1)
     return f"{until}: {token} µs a token and head, {other} for a chunk of one"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of numbers as text under a title and a header."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def explain(derived: Derived, plan: Plan, shape: Mapping[str, int]) -> tuple[Table, ...]:
+    """What a call of ``shape`` (B, T, H) could do and what each costs, and where the work of the
+    choice is."""
+    dims = {name: dim.default for name, dim in derived.spec.dims.items()}
+    T, heads = shape.get("T", 1), shape.get("B", 1) * shape.get("H", 1)
+    chosen = plan.choose(T, heads, dims)
+    rows = tuple(_candidates(derived, plan, T, heads, dims, chosen))
+    header = ("mode", "tokens a chunk", "order", "ms", "Gflop", "")
+    sizes_ = ", ".join(f"{name}={size}" for name, size in shape.items())
+    tables = [Table(f"at {sizes_}, forward, on the machine {plan.machine}", header, rows)]
+    if chosen[0] != "recurrent":
+        tables.append(_of_phases(derived, chosen[1], dims))
+    return tuple(tables)
+
+
+def _candidates(
+    derived: Derived,
+    plan: Plan,
+    T: int,
+    heads: int,
+    dims: Mapping[str, int],
+    chosen: tuple[str, int],
+) -> Iterator[tuple[str, ...]]:
+    programs = lowered(derived)
+    pairs = any("s" in inst.axes for program in programs for inst in program.body)
+    every = [("parallel", T)] if "parallel" in plan.modes else []
+    every += [("chunk", C) for C in plan.chunks if C < T] if "chunk" in plan.modes else []
+    for mode, C in [*every, *([("recurrent", 1)] if "recurrent" in plan.modes else [])]:
+        work = cost.total(cost.from_state(program) for program in programs)
+        cost_ = plan.by_chunk(C, T, heads, dims)
+        if mode == "recurrent" and derived.token is not None:
+            work, cost_ = cost.from_state(derived.token.forward), plan.by_token(T, heads, dims)
+        flops = cost.evaluate(work.flops, sizes(C, dims)) * heads * T / C
+        order = "(Q Kᵀ) V" if mode == "parallel" and pairs else "Q (Kᵀ V)"
+        mark = "chosen" if (mode, C) == chosen else ""
+        yield mode, str(C), order, f"{cost_ / 1e6:.3g}", f"{flops / 1e9:.3g}", mark
+
+
+def _of_phases(derived: Derived, C: int, dims: Mapping[str, int]) -> Table:
+    works = [cost.work(program, "state") for program in lowered(derived)]
+    rows = []
+    for phase in ("local", "carry", "output"):
+        work = cost.total(w[phase] for w in works)
+        counts = (work.products, work.maps, work.entries, work.calls)
+        rows.append((phase, *(f"{cost.evaluate(n, sizes(C, dims)):,.0f}" for n in counts)))
+    header = ("phase", "flops in products", "flops elementwise", "entries moved", "NumPy calls")
+    return Table(f"a chunk of {C} tokens, one head", header, tuple(rows))

@@ -1,0 +1,198 @@
+"""Plans: counts are the closed forms, the choice is the cheapest, and every choice has its reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from conftest import EXAMPLES, ROOT
+from test_split import CLASSES
+
+from lacc import driver
+from lacc.plan import cost
+from lacc.plan.choose import CHUNKS, choose
+from lacc.plan.explain import HEADS, LONG
+from lacc.plan.machine import GENERIC, MACHINES
+from lacc.plan.plan import Plan
+from lacc.tile.derive import Derived
+from lacc.tile.rewrite import free_carry_of_solves, meet_once
+
+C, K, V = 64, 48, 80
+
+
+@cache
+def derived(name: str, **dims: int) -> Derived:
+    return driver.analyse(driver.load(ROOT / "examples" / f"{name}.la", dims))
+
+
+@cache
+def plan(name: str, dtype: str = "float32") -> Plan:
+    return choose(derived(name), dtype=dtype)
+
+
+def defaults(name: str) -> dict[str, int]:
+    return {d.name: d.default for d in derived(name).spec.dims.values()}
+
+
+# ---- counts
+
+ADDITIVE = (2 * (C * (K + V) + 2 * K * V), 2 * (3 * C * K + 2 * C * V + 4 * K * V))
+DELTA = (2 * (2 * C * K + 2 * C * V + 3 * K * V), 2 * (7 * C * K + 5 * C * V + 7 * K * V))
+UNMERGED = (2 * 4 * (C * K + C * V + K * V), 2 * (13 * C * K + 10 * C * V + 9 * K * V))
+SPLIT = 2 * C * K
+"""Products of a token: forward, and backward with all but the states computed again. A solve counts
+as the product with its inverse; one more of K columns is what the carry is freed with."""
+
+
+@pytest.mark.parametrize(
+    ("name", "forward", "backward", "split"),
+    [
+        ("scalar", *ADDITIVE, 0),
+        ("rows", *ADDITIVE, 0),
+        ("low rank", *DELTA, SPLIT),
+        ("low rank, decayed", *DELTA, SPLIT),
+        ("low rank, unmerged", *UNMERGED, SPLIT),
+    ],
+)
+def test_products_are_those_of_the_closed_form(
+    name: str, forward: int, backward: int, split: int
+) -> None:
+    (stage,) = driver.analyse(driver.load(CLASSES[name])).passes
+    at = {"#C": C, "#log C": np.log2(C), "K": K, "V": V}
+
+    def products(program: cost.Program) -> float:
+        return cost.evaluate(cost.from_state(program).products, at) / C
+
+    assert products(stage.forward) == forward
+    assert products(meet_once(free_carry_of_solves(stage.forward, "state"))) == forward + split
+    assert products(free_carry_of_solves(stage.backward, "dstate")) == backward
+
+
+@pytest.mark.parametrize("name", ["scalar", "rows", "low rank", "low rank, unmerged"])
+def test_work_by_phase_adds_up_and_the_carry_has_what_needs_the_state(name: str) -> None:
+    (stage,) = driver.analyse(driver.load(CLASSES[name])).passes
+    program = free_carry_of_solves(stage.forward, "state")
+    work = cost.work(program, "state")
+    assert set(work) == {"fixed", "local", "carry", "output"}
+    assert cost.total(work.values()) == cost.from_state(program)
+    at = {"#C": C, "#log C": np.log2(C), "K": K, "V": V}
+    carry = cost.evaluate(work["carry"].products, at)
+    assert carry == (4 * C * K * V if name.startswith("low") else 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "crossover"),
+    [
+        ("scalar", C + 2 * K * V / (K + V)),
+        ("rows", C + 2 * K * V / (K + V)),
+        ("low rank", C + (3 * K * V + C * K) / (2 * (K + V))),
+    ],
+)
+def test_the_quadratic_order_pays_up_to_the_crossover_of_the_closed_form(
+    name: str, crossover: float
+) -> None:
+    (stage,) = driver.analyse(driver.load(CLASSES[name])).passes
+    program = free_carry_of_solves(stage.forward, "state")
+
+    def at(size: cost.Size, tokens: int) -> float:
+        return (
+            cost.evaluate(size, {"#C": tokens, "#log C": np.log2(tokens), "K": K, "V": V}) / tokens
+        )
+
+    state = at(cost.from_state(program).products, C)
+    pairs = cost.from_nothing(program).products
+    below, above = int(np.floor(crossover)), int(np.floor(crossover)) + 1
+    assert at(pairs, below) <= state < at(pairs, above)
+
+
+# ---- choices
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_choice_is_the_cheapest_of_the_modes_that_exist(path: object) -> None:
+    name = path.stem  # type: ignore[attr-defined]
+    p, dims = plan(name), defaults(name)
+    assert set(p.modes) == {
+        m for m in ("parallel", "chunk", "recurrent") if derived(name).modes[m] is None
+    }
+    for T in (0, 1, 2, 15, 16, 17, 64, 100, 1000, LONG):
+        mode, tokens = p.choose(T, HEADS, dims)
+        assert mode in p.modes
+        assert tokens == {"parallel": max(T, 1), "recurrent": 1}.get(mode, tokens)
+        every = (
+            [p.by_chunk(c, T, HEADS, dims) for c in CHUNKS if c <= T] if "chunk" in p.modes else []
+        )
+        every += [p.by_chunk(T, T, HEADS, dims)] if T and "parallel" in p.modes else []
+        every += [p.by_token(T, HEADS, dims)] if "recurrent" in p.modes else []
+        chosen = (
+            p.by_token(T, HEADS, dims)
+            if mode == "recurrent"
+            else p.by_chunk(tokens, T, HEADS, dims)
+        )
+        assert chosen <= min(every, default=0.0) * (1 + 1e-12)
+
+
+def test_the_choice_depends_on_the_dims_of_the_call_and_on_its_heads() -> None:
+    p = plan("gated_deltanet")
+    small, large = (p.choose(LONG, HEADS, {"K": n, "V": n}) for n in (8, 256))
+    assert small[1] < large[1] or small != large
+    assert (
+        p.by_chunk(64, LONG, 1, {"K": 8, "V": 8}) > p.by_chunk(64, LONG, 64, {"K": 8, "V": 8}) / 64
+    )
+
+
+def test_a_mode_or_chunk_that_is_asked_for_is_the_only_choice() -> None:
+    one = choose(derived("gla"), mode="recurrent")
+    assert one.choose(LONG, HEADS, {"K": 64, "V": 64}) == ("recurrent", 1)
+    fixed = choose(derived("gla"), chunk=24)
+    assert fixed.choose(LONG, HEADS, {"K": 64, "V": 64}) == ("chunk", 24)
+    assert plan("gla").choose(100, 1, {"K": 8, "V": 8}, "parallel") == ("parallel", 100)
+    assert plan("gla").choose(LONG, 1, {"K": 8, "V": 8}, "chunk")[0] == "chunk"
+
+
+def test_blocks_stay_in_cache_and_hold_at_least_one_chunk() -> None:
+    p = plan("gla")
+    for heads in (1, 8, 1000):
+        for tokens in CHUNKS:
+            n = p.together(tokens, heads, {"K": 64, "V": 64})
+            floats = n * heads * (tokens**2 + 3 * tokens * (3 * 64 + 64))
+            assert n == 1 or floats <= p.block
+
+
+def test_double_precision_halves_the_block() -> None:
+    assert plan("gla", "float64").block * 2 == plan("gla").block
+
+
+def test_a_plan_is_for_a_named_machine_and_comes_out_the_same() -> None:
+    assert MACHINES["generic"] is GENERIC
+    assert choose(derived("gla")) == choose(derived("gla"))
+    slow = replace(GENERIC, name="slow calls", call=1e-3)
+    p = choose(derived("gla"), machine=slow)
+    assert p.machine == "slow calls"
+    assert p.choose(LONG, 1, defaults("gla"))[1] > plan("gla").choose(LONG, 1, defaults("gla"))[1]
+
+
+def test_an_emitted_file_makes_the_choice_of_the_plan() -> None:
+    kernel = driver.compile(ROOT / "examples" / "gla.la", K=16, V=16)
+    assert kernel.source is not None
+    assert "PLAN = Plan(" in kernel.source
+    for reason in kernel.plan.why:
+        assert reason in kernel.source
+
+
+# ---- reasons
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_choice_has_a_reason_with_numbers_and_what_was_not_chosen(path: object) -> None:
+    name = path.stem  # type: ignore[attr-defined]
+    why = plan(name).why
+    for mode in ("chunk", "recurrent"):
+        if derived(name).modes[mode] is not None:
+            assert any(f"no mode {mode}: " in reason for reason in why)
+    if "chunk" in plan(name).modes:
+        (chunk,) = (reason for reason in why if "tokens a chunk:" in reason)
+        assert len(re.findall(r"\d with \d", chunk)) == len(CHUNKS) - 1
