@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
+import keyword
 from dataclasses import dataclass, replace
+from functools import cache
 
 from lacc.backends import paste
 from lacc.backends.base import Variables
@@ -44,8 +47,10 @@ class Function:
     lines: tuple[str, ...]
 
 
-def taken() -> set[str]:
-    return set().union(*map(paste.names, (CONTRACT, BLOCKS, PLAN, KERNELS, SCALARS, SAMPLERS)))
+@cache
+def taken() -> frozenset[str]:
+    modules = (CONTRACT, BLOCKS, PLAN, KERNELS, SCALARS, SAMPLERS)
+    return frozenset().union(*map(paste.names, modules))
 
 
 def words(text: str) -> set[str]:
@@ -62,7 +67,7 @@ class Writer:
         self.spec = spec
         self.program = program
         self.names = names
-        self.formats = Formats(lengths, "dtype")
+        self.formats = Formats(lengths, "dtype", unnamed(program))
         self.lead = lead
         self.uses = [0] * len(program.body)
         for inst in program.body:
@@ -260,15 +265,26 @@ def _full(program: Program) -> frozenset[int]:
 def dim_lines(program: Program, code: list[str]) -> list[str]:
     """Names of dims that lines use, read from ``dims``."""
     used = words("\n".join(code))
-    found = sorted({d for size in program.sizes.values() for d in size.dims} & used)
+    found = sorted((_dims(program) & used) - unnamed(program))
     if not found:
         return []
     got = ", ".join(f'dims["{d}"]' for d in found)
     return [f"{', '.join(found)} = {got}"]
 
 
+def _dims(program: Program) -> set[str]:
+    return {d for size in program.sizes.values() for d in size.dims}
+
+
+def unnamed(program: Program) -> set[str]:
+    """Dims that no variable is named after, for that name is taken."""
+    return _dims(program) & {*RESERVED, *taken(), *keyword.kwlist, *dir(builtins)}
+
+
 def lengths(program: Program) -> dict[str, str]:
-    return {"t": "C", "s": "C", **{axis: size_text(size) for axis, size in program.sizes.items()}}
+    quoted = unnamed(program)
+    sizes = {axis: size_text(size, quoted) for axis, size in program.sizes.items()}
+    return {"t": "C", "s": "C", **sizes}
 
 
 def unpack(names: list[str], source: str) -> list[str]:
@@ -289,11 +305,12 @@ class Names(dict[tuple[str, str], str]):
         super().__init__()
         self.used = used
 
-    def take(self, kind: str, name: str, wish: str) -> None:
-        """Gives ``wish``, with underscores behind it where it is taken."""
-        while wish in self.used:
+    def take(self, kind: str, name: str, wish: str, *endings: str) -> None:
+        """Gives ``wish``, with underscores behind it where it, or it with one of ``endings``, is
+        taken."""
+        while not self.used.isdisjoint({wish, *(wish + ending for ending in endings)}):
             wish += "_"
-        self.used.add(wish)
+        self.used |= {wish, *(wish + ending for ending in endings)}
         self[kind, name] = wish
 
 

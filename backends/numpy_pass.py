@@ -245,12 +245,13 @@ class _Direction:
             if n is not None and n not in loads and self._read_after(n, phase)
         ]
         every = "range(n)" if self.carried == "state" else "reversed(range(n))"
-        stacked = [*sorted(kept), *(self.names[n] for n in shown)]
-        result = writer.ahead() + [f"{name}_at = [None] * n" for name in stacked]
+        stacked = {n: self.names.another(f"{self.names[n]}_at") for n in shown}
+        every_at = [*(f"{name}_at" for name in sorted(kept)), *stacked.values()]
+        result = writer.ahead() + [f"{name} = [None] * n" for name in every_at]
         result += [f"for c in {every}:"]
         result += [f"    {name}_at[c] = {name}" for name in sorted(kept)]
         result += [f"    {line}" for line in lines]
-        result += [f"    {self.names[n]}_at[c] = {inner.texts[n].code}" for n in shown]
+        result += [f"    {stacked[n]}[c] = {inner.texts[n].code}" for n in shown]
         moves = []
         for s in states:
             name, out = self.local[self.carried, s], outs[s]
@@ -260,10 +261,10 @@ class _Direction:
             result.append(
                 f"    {', '.join(m[0] for m in moves)} = {', '.join(m[1] for m in moves)}"
             )
-        result += [f"{name}_at = np.stack({name}_at, 2)" for name in stacked]
+        result += [f"{name} = np.stack({name}, 2)" for name in every_at]
         writer.texts.update({n: Text(f"{name}_at") for n, name in loads.items()})
-        writer.texts.update({n: Text(f"{self.names[n]}_at") for n in shown})
-        return result if stacked or lines or moves else []
+        writer.texts.update({n: Text(name) for n, name in stacked.items()})
+        return result if every_at or lines or moves else []
 
     def _read_after(self, n: int, phase: int) -> bool:
         """Whether a later phase reads the value, beside its being carried on."""
@@ -307,10 +308,9 @@ def _locals(owner: PassText, dims: set[str]) -> Names:
     for name in owner.last:
         found.take("last", name, f"last_{name}")
     for name in owner.states:
-        found.take("state", name, name)
+        found.take("state", name, name, "_at")
         found.take("start", name, f"{name}_start")
-        found.take("dstate", name, f"d{name}")
-        found.used |= {f"{found[kind, name]}_at" for kind in ("state", "dstate")}
+        found.take("dstate", name, f"d{name}", "_at")
     for name in owner.outputs:
         found.take("cotangent", name, f"d{identifier(name)}")
     return found

@@ -7,7 +7,7 @@ of the result by indexing with None; products of two tiles over one axis are mat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from lacc.spec.shapes import Size
@@ -63,8 +63,8 @@ ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
 }
 
 
-def size_text(size: Size) -> str:
-    """A size as Python, over names of dims."""
+def size_text(size: Size, quoted: Collection[str] = ()) -> str:
+    """A size as Python, over names of dims; those of ``quoted`` are looked up in ``dims``."""
     constant = size.constant
     if constant is not None:
         return str(constant)
@@ -72,7 +72,11 @@ def size_text(size: Size) -> str:
     for _, coefficient in size.terms:
         whole = max(whole, coefficient.denominator)
     for monomial, coefficient in size.terms:
-        factors = [name for name, power in monomial for _ in range(power)]
+        factors = [
+            f'dims["{name}"]' if name in quoted else name
+            for name, power in monomial
+            for _ in range(power)
+        ]
         number = coefficient * whole
         if number != 1 or not factors:
             factors.insert(0, str(number))
@@ -82,11 +86,13 @@ def size_text(size: Size) -> str:
 
 
 class Formats:
-    """Formats for one program: ``axes`` of values, and how each axis' length is written."""
+    """Formats for one program: ``axes`` of values, how each axis' length is written, and the dims
+    that no variable is named after."""
 
-    def __init__(self, lengths: dict[str, str], dtype: str) -> None:
+    def __init__(self, lengths: dict[str, str], dtype: str, quoted: Collection[str]) -> None:
         self.lengths = lengths
         self.dtype = dtype
+        self.quoted = quoted
 
     def aligned(self, x: Text, have: Axes, want: Axes) -> Text:
         """``x`` as an operand of something over ``want``: broadcastable, in that order."""
@@ -240,13 +246,14 @@ def _at(f: Formats, axis: str, axes: Axes) -> int:
 def _take(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     old, new, start, step = inst.value
     return Text(
-        f"take({ins[0].code}, {_at(f, old, axes[0])}, {size_text(start)}, {step}, {f.lengths[new]})"
+        f"take({ins[0].code}, {_at(f, old, axes[0])}, {size_text(start, f.quoted)}, {step}, "
+        f"{f.lengths[new]})"
     )
 
 
 def _put(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     old, new, start, step = inst.value
-    where = f"{_at(f, new, axes[0])}, {size_text(start)}, {step}, {f.lengths[old]}"
+    where = f"{_at(f, new, axes[0])}, {size_text(start, f.quoted)}, {step}, {f.lengths[old]}"
     return f.moved(
         Text(f"put({ins[0].code}, {where})"),
         tuple(old if x == new else x for x in axes[0]),
@@ -293,7 +300,7 @@ Call = Callable[[Formats, Inst, list[Text], list[Axes]], Text]
 
 CALLS: dict[str, Call] = {
     "const": lambda f, i, x, a: _number(float(i.value)),
-    "size": lambda f, i, x, a: _size(i.value),
+    "size": lambda f, i, x, a: _size(i.value, f.quoted),
     "eye": lambda f, i, x, a: Text(
         f"np.eye({f.lengths[i.axes[0]]}, dtype={f.dtype})[None, None, None]"
     ),
@@ -337,6 +344,6 @@ def _number(value: float) -> Text:
     return Text(code, ATOM if value >= 0 else UNARY, True)
 
 
-def _size(size: Size) -> Text:
-    code = size_text(size)
+def _size(size: Size, quoted: Collection[str]) -> Text:
+    code = size_text(size, quoted)
     return Text(code, ATOM if code.isidentifier() else COMPARE, True)

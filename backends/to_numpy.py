@@ -33,7 +33,7 @@ from lacc.backends.numpy_text import Text, size_text
 from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.spec.model import Spec
-from lacc.spec.shapes import Size
+from lacc.spec.shapes import ONE, Size
 from lacc.tile.derive import Derived
 from lacc.tile.program import Program
 
@@ -92,6 +92,7 @@ def to_numpy(
         delays=derived.delays,
         outputs={o.ascii: _shape(o.shape) for o in spec.outputs},
         states={s.ascii: _shape(s.shape) for s in spec.states if s.direction != "value"},
+        units=_units(spec),
         counts=derived.counts,
         draws=sorted({a.draw for a in spec.args if a.draw}),
         imports=paste.imports(CONTRACT, BLOCKS, PLAN, KERNELS, SCALARS),
@@ -115,22 +116,23 @@ def _unshadowed(spec: Spec) -> dict[str, str]:
     return found
 
 
+def _units(spec: Spec) -> dict[str, tuple[int, ...]]:
+    """Which axes, counted from the last, are a literal 1."""
+    shapes = {a.ascii: a.shape for a in spec.args}
+    shapes |= {f"{name}_past": shape for name, shape in shapes.items()}
+    shapes |= {o.ascii: o.shape for o in spec.outputs}
+    shapes |= {s.ascii: s.shape for s in spec.states}
+    found = {
+        name: tuple(n - len(shape) for n, size in enumerate(shape) if size == ONE)
+        for name, shape in shapes.items()
+    }
+    return {name: units for name, units in found.items() if units}
+
+
 def _shape(shape: tuple[Size, ...]) -> str:
-    sizes = [_by_dims(size) for size in shape]
+    """The lengths of a tile's axes."""
+    sizes = [size_text(size, size.dims) for size in shape if size != ONE]
     return f"lambda dims: ({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
-
-
-def _by_dims(size: Size) -> str:
-    constant = size.constant
-    if constant is not None:
-        return str(constant)
-    text = size_text(size)
-    for name in sorted(size.dims, key=len, reverse=True):
-        text = " ".join(
-            word.replace(name, f'dims["{name}"]') if word.strip("()") == name else word
-            for word in text.split(" ")
-        )
-    return text
 
 
 def _pretty(signature: Signature | Plan) -> str:

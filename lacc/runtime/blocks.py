@@ -52,8 +52,9 @@ class Pass:
 @dataclass(frozen=True)
 class Program:
     """Everything that a spec computes: ``passes`` by chunks, ``token`` one at a time, ``delays`` of
-    inputs, state fields with their shapes by dims, ``initial`` states that are not 0 with the
-    gradient of their params."""
+    inputs, outputs and state fields with their shapes by dims, ``units``: which axes of an array
+    are a literal 1 and in no tile, ``initial`` states that are not 0 with the gradient of their
+    params."""
 
     passes: tuple[Pass, ...]
     token: Pass | None
@@ -61,6 +62,7 @@ class Program:
     delays: dict[str, int]
     outputs: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
     states: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
+    units: dict[str, tuple[int, ...]]
     counts: bool
     initial: Callable[..., Any] | None
     initial_pull: Callable[..., Any] | None
@@ -111,11 +113,10 @@ class Call:
         first = program.initial(self.fixed, run.dims, run.dtype) if program.initial else {}
         for name, shape in program.states.items():
             if name in self.started:
-                whole = (run.B, run.H, *shape(run.dims))
-                given = first.get(name)
-                self.state[name] = np.broadcast_to(
-                    0.0 if given is None else given[:, :, 0], whole
-                ).astype(run.dtype)
+                axes = shape(run.dims)
+                value = np.asarray(first.get(name, 0.0))
+                value = value[:, :, 0] if value.ndim > len(axes) else value  # else it is constant
+                self.state[name] = np.broadcast_to(value, (run.B, run.H, *axes)).astype(run.dtype)
         for label in {name for p in self.passes for name in p.inputs if "@" in name}:
             name, offset = label.split("@")
             self.x[label] = self.delayed(name, -int(offset))
@@ -319,19 +320,37 @@ class Call:
         return {**dx, **dparams}, initial
 
 
+def without(arrays: Arrays, units: Mapping[str, tuple[int, ...]]) -> Arrays:
+    """Arrays without their axes of a literal 1, which tiles do not have."""
+    return {
+        name: np.squeeze(x, units[name]) if name in units and x is not None else x
+        for name, x in arrays.items()
+    }
+
+
+def restored(arrays: Arrays, units: Mapping[str, tuple[int, ...]]) -> Arrays:
+    """Arrays with their axes of a literal 1 again."""
+    return {name: np.expand_dims(x, units.get(name, ())) for name, x in arrays.items()}
+
+
 def run_forward(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[Arrays, Arrays]:
     """Outputs [B, T, H, *axes] and the final state, as the contract's core gives them."""
+    units = program.units
     with np.errstate(all="ignore"):
-        outputs, final, _ = Call(program, x, state, run).forward(keep=False)
-    return outputs, final
+        call = Call(program, without(x, units), without(state, units), run)
+        outputs, final, _ = call.forward(keep=False)
+    return restored(outputs, units), restored(final, units)
 
 
 def run_backward(
     program: Program, x: Arrays, state: Arrays, run: Any, cotangents: Arrays, ends: Arrays
 ) -> tuple[Arrays, Arrays]:
     """Gradients of inputs and params, and of the initial state."""
+    units = program.units
     with np.errstate(all="ignore"):
-        return Call(program, x, state, run).backward(cotangents, ends)
+        call = Call(program, without(x, units), without(state, units), run)
+        gradients, initial = call.backward(without(cotangents, units), without(ends, units))
+    return restored(gradients, units), restored(initial, units)
 
 
 def run_step(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[Arrays, Arrays]:
@@ -352,7 +371,7 @@ def run_promises(
     run: Any,
 ) -> list[tuple[str, str, Array]]:
     """(argument, text, where it holds) for every `where` whose arguments are there."""
-    call = Call(program, x, {}, run)
+    call = Call(program, without(x, program.units), {}, run)
     wide = {
         name: None if a is None else tiles(np.asarray(a, run.dtype), 0, 1, run.T)
         for name, a in call.x.items()
