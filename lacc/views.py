@@ -91,6 +91,12 @@ def of_plan(plan: Plan) -> str:
     return "\n".join([f"for the machine {plan.machine}", *plan.why])
 
 
+def of_choice(plan: Plan, dims: Mapping[str, int], shape: Mapping[str, int]) -> str:
+    """How a call of ``shape`` (B, T, H) runs."""
+    mode, tokens = plan.choose(shape["T"], shape["B"] * shape.get("H", 1), dims)
+    return f"{mode}, {tokens} tokens at a time" if mode == "chunk" else mode
+
+
 def of_tables(tables: Iterable[Table]) -> str:
     """Each table under its title."""
     return "\n\n".join(f"{t.title}\n{table(t.header, t.rows)}" for t in tables)
