@@ -202,7 +202,8 @@ def run(
     report.say(f"{loaded.name} on {target}")
     rows = result.rows()
     if kernel.plan is not None:
-        rows.append(("plan", views.of_choice(kernel.plan, result.dims, result.shape)))
+        asked = "chunk" if mode == "auto" and chunk is not None else mode
+        rows.append(("plan", views.of_choice(kernel.plan, result.dims, result.shape, asked)))
     report.say(report.pairs(rows))
 
 

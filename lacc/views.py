@@ -91,9 +91,11 @@ def of_plan(plan: Plan) -> str:
     return "\n".join([f"for the machine {plan.machine}", *plan.why])
 
 
-def of_choice(plan: Plan, dims: Mapping[str, int], shape: Mapping[str, int]) -> str:
-    """How a call of ``shape`` (B, T, H) runs."""
-    mode, tokens = plan.choose(shape["T"], shape["B"] * shape.get("H", 1), dims)
+def of_choice(
+    plan: Plan, dims: Mapping[str, int], shape: Mapping[str, int], mode: str = "auto"
+) -> str:
+    """How a call of ``shape`` (B, T, H) in ``mode`` runs."""
+    mode, tokens = plan.choose(shape["T"], shape["B"] * shape.get("H", 1), dims, mode)
     return f"{mode}, {tokens} tokens at a time" if mode == "chunk" else mode
 
 
