@@ -340,8 +340,9 @@ class Statements:
                 elif statement.role == "output":
                     self._fault("LA0212", span, name=name)
         declares = [s for s in self.file.statements if isinstance(s, Declare)]
-        if not broken and all(statement.role != "output" for statement in declares):
-            self._fault("LA0231", self.file.name.span, name=self.file.name.text)
+        for role, code in (("output", "LA0231"), ("input", "LA0234")):
+            if not broken and all(statement.role != role for statement in declares):
+                self._fault(code, self.file.name.span, name=self.file.name.text)
 
 
 def _spelled(node: Node) -> str:
