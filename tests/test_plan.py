@@ -1,4 +1,4 @@
-"""Plans: counts are the closed forms, the choice is the cheapest, and every choice has its reason."""
+"""Plans: counts are the closed forms, the choice is the cheapest, every choice has its reason."""
 
 from __future__ import annotations
 
