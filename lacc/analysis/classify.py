@@ -179,6 +179,8 @@ def _classified(
         elif spread - sides:
             obstacle = Obstacle("a diagonal decay on the other side of an erase", state.update)
         erases = _least(build, erases)
+    else:
+        writes = _fewest(build, writes)
     matrix = sum(size != ONE for size in state.shape) == 2
     merged = bool(erases) and matrix and _mergeable(erases, writes)
     return Recurrence(
@@ -287,6 +289,20 @@ def _least(build: Builder, erases: list[LowRank]) -> list[LowRank]:
     for erase, (column, row) in zip(erases, ends):
         grouped.setdefault(column if column in cover else row, []).append(erase)
     return [_joined(build, kind, group) for (kind, _), group in grouped.items()]
+
+
+def _fewest(build: Builder, writes: list[Write]) -> list[Write]:
+    """Writes x yᵀ that share an x or a y as one: k vᵀ + w vᵀ is (k + w) vᵀ."""
+    pairs = []
+    for write in writes:
+        x, y, scalar = write.on((0,)), write.on((1,)), write.on(())
+        if x is None or y is None or len(write.factors) > 2 + (scalar is not None):
+            return writes
+        pairs.append(LowRank(0, x, y if scalar is None else build.mul(scalar, y)))
+    least = _least(build, pairs) if len(pairs) > 1 else pairs
+    if len(least) == len(writes):
+        return writes
+    return [Write((Factor((0,), p.a), Factor((1,), p.b))) for p in least]
 
 
 def _bare(row: Expr) -> Expr:
