@@ -202,12 +202,13 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
                 else error("LA0601", span, variant=spec.name, mode=mode_, reason=why, modes=modes)
             )
     if not {"chunk", "recurrent"} - missing.keys():
-        obstacle = derived.modes["recurrent"]
-        assert obstacle is not None
-        raise LaccError([_refused(spec, "numpy", obstacle.reason, obstacle.expr.span)])
+        token, chunk_ = derived.modes["recurrent"], derived.modes["chunk"]
+        assert token is not None and chunk_ is not None
+        reasons = dict.fromkeys((token.reason, chunk_.reason))
+        raise LaccError([_refused(spec, "numpy", ", and ".join(reasons), chunk_.expr.span)])
     plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk)
-    reasons = {m: obstacle.reason if obstacle else "" for m, obstacle in derived.modes.items()}
-    seen = signature(spec, {m: reasons.get(m, "") for m in MODES})
+    why_not = {m: obstacle.reason if obstacle else "" for m, obstacle in derived.modes.items()}
+    seen = signature(spec, {m: why_not.get(m, "") for m in MODES})
     source = to_numpy(spec, derived, plan, seen)
     return Kernel(
         spec,

@@ -210,6 +210,9 @@ def _unlowered(spec: Spec) -> Obstacle | None:
         for node in root.walk():
             if node.op in ("attend", "solve"):
                 return Obstacle(f"{node.op} has no lowering yet", node)
+            if node.op == "input" and node.value[1] and spec.arg(node.value[0]).default:
+                reason = f"the optional input {node.value[0]}, delayed, has no lowering yet"
+                return Obstacle(reason, node)
             if node.op == "state":
                 name, when = node.reference
                 direction = spec.state(name).direction

@@ -161,7 +161,7 @@ def grows(truth: Quantities) -> float:
 
 
 def errors(got: Quantities, truth: Quantities, measure: Callable[..., float]) -> dict[str, float]:
-    """The error of each quantity relative to its own size, down to a millionth of the largest of
+    """The error of each quantity relative to its own size, down to 1e-5 of that of the largest of
     its kind: below that float64 itself has no digits left where a cotangent cancels."""
     found = {}
     for name, want in truth.items():
@@ -171,7 +171,7 @@ def errors(got: Quantities, truth: Quantities, measure: Callable[..., float]) ->
         if x is None or x.shape != want.shape:
             found[name] = np.inf
         else:
-            found[name] = measure(x.astype(np.float64), want, 1e-6 * largest)
+            found[name] = measure(x.astype(np.float64), want, 1e-5 * largest)
     return found
 
 
