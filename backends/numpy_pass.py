@@ -174,7 +174,10 @@ class _Direction:
             if self.program.body[n].op == "load":
                 writer.texts[n] = Text(self.names[n])
             else:
-                lines += writer.lines([n], crossing=self.crossing)
+                lines += writer.lines([n], crossing=self.crossing, aliased=frozenset((n,)))
+        for n in self._kept():
+            if writer.texts[n].code.isidentifier():
+                self.names[n] = writer.texts[n].code
         return lines, [writer.texts[n].code for n in self._kept()]
 
     def _kept(self) -> list[int]:

@@ -1,0 +1,139 @@
+# ---- retnet: tiles are [B, H, n, *axes] for n chunks; time is the first axis, C tokens
+
+
+def prepare_0(C, dims, dtype, fixed, last):
+    """What every chunk needs and no token changes."""
+    (head,) = fixed
+    decay = levels(spread(np.log(1 - 2 ** (-5 - head))[..., None], C)[..., None], log=True, strict=False)
+    up = prefix(decay)[..., 0]
+    between2 = between(decay)
+    total = whole(decay)[..., 0]
+    down = suffix(decay)[..., 0]
+    return (up, between2, total, down)
+
+
+def prepare_back_0(C, dims, dtype, fixed, last):
+    """What every chunk needs and no token changes."""
+    (head,) = fixed
+    decay = levels(spread(np.log(1 - 2 ** (-5 - head))[..., None], C)[..., None], log=True, strict=False)
+    up = prefix(decay)[..., 0]
+    between2 = between(decay)
+    total = whole(decay)[..., 0]
+    down = suffix(decay)[..., 0]
+    return (up, between2, total, down)
+
+
+def forward_0(inputs, states, constants, n, C, dims, dtype):
+    """Outputs and next state of n chunks of C tokens."""
+    (q, k, v) = inputs
+    (S,) = states
+    (up, between2, total, down) = constants
+    K = dims["K"]
+    # S[t] = γ * S[t-1] + k @ v.T
+    scaled = q * up[..., None]
+    k_T = turned(k)
+    scaled2 = q @ k_T
+    scaled2 *= between2
+    product = scaled2 @ v
+    product2 = k_T * down[..., None, :] @ v
+    S_at = [None] * n
+    for c in range(n):
+        S_at[c] = S
+        added = total[:, :, 0][..., None, None] * S + product2[:, :, c]
+        S = added
+    S_at = np.stack(S_at, 2)
+    added2 = scaled @ S_at
+    added2 += product
+    # o = K**-0.5 * S[t].T @ q
+    added2 *= K ** (-0.5)
+    return (added2,), (S,), (S_at,)
+
+
+def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype):
+    """The cotangents of what forward_0 takes, from those of what it gives."""
+    (q, k, v) = inputs
+    (S_start,) = starts
+    (do,) = cotangents
+    (dS,) = dstates
+    (up, between2, total, down) = constants
+    K = dims["K"]
+    k_T = turned(k)
+    scaled = q @ k_T
+    scaled *= between2
+    scaled2 = k * down[..., None]
+    scaled3 = do * K ** (-0.5)
+    v_T = turned(v)
+    scaled_T = turned(scaled)
+    tile = scaled_T @ scaled3
+    scaled4 = scaled3 @ v_T
+    scaled4 *= between2
+    scaled4_T = turned(scaled4)
+    tile2 = scaled4_T @ q
+    S_start_T = turned(S_start)
+    scaled3_T = turned(scaled3)
+    product = scaled3_T @ (q * up[..., None])
+    scaled5 = scaled3 @ S_start_T
+    scaled5 *= up[..., None]
+    dq = scaled4 @ k
+    dq += scaled5
+    dS_at = [None] * n
+    for c in reversed(range(n)):
+        dS_at[c] = dS
+        dS2 = dS * total[:, :, 0][..., None, None] + product[:, :, c].swapaxes(-1, -2)
+        dS = dS2
+    dS_at = np.stack(dS_at, 2)
+    dS_T = turned(dS_at)
+    dk = v @ dS_T
+    dk *= down[..., None]
+    dv = scaled2 @ dS_at
+    dv += tile
+    dk += tile2
+    return (dq, dk, dv), (None,), (), (dS,)
+
+
+def prepare_token(C, dims, dtype, fixed, last):
+    """What a token needs and no token changes."""
+    (head,) = fixed
+    gamma = 1 - 2 ** (-5 - head)
+    return (gamma,)
+
+
+def prepare_back_token(C, dims, dtype, fixed, last):
+    """What a token needs and no token changes."""
+    (head,) = fixed
+    gamma = 1 - 2 ** (-5 - head)
+    return (gamma,)
+
+
+def forward_token(inputs, states, constants, n, C, dims, dtype):
+    """Outputs and next state of one token."""
+    (q, k, v) = inputs
+    (S,) = states
+    (gamma,) = constants
+    S = S[:, :, None]
+    K = dims["K"]
+    # S[t] = γ * S[t-1] + k @ v.T
+    S2 = gamma[..., None, None] * S + k[..., None] * v[..., None, :]
+    # o = K**-0.5 * S[t].T @ q
+    o = (q[..., None, :] @ S2)[..., 0, :]
+    o *= K ** (-0.5)
+    return (o,), (S2[:, :, 0],), ()
+
+
+def backward_token(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype):
+    """The cotangents of what forward_token takes, from those of what it gives."""
+    (q, k, v) = inputs
+    (S_start,) = starts
+    (do,) = cotangents
+    (dS,) = dstates
+    (gamma,) = constants
+    dS = dS[:, :, None]
+    K = dims["K"]
+    S2 = gamma[..., None, None] * S_start + k[..., None] * v[..., None, :]
+    scaled = do * K ** (-0.5)
+    dq = (scaled[..., None, :] @ S2.swapaxes(-1, -2))[..., 0, :]
+    dS2 = dS + (scaled[..., None] * q[..., None, :]).swapaxes(-1, -2)
+    dk = (dS2 * v[..., None, :]).sum(-1)
+    dv = (dS2 * k[..., None]).sum(-2)
+    dS3 = dS2 * gamma[..., None, None]
+    return (dq, dk, dv), (None,), (), (dS3[:, :, 0],)

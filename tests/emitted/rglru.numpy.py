@@ -1,0 +1,175 @@
+# ---- rglru: tiles are [B, H, n, *axes] for n chunks; time is the first axis, C tokens
+
+
+def prepare_0(C, dims, dtype, fixed, last):
+    """What every chunk needs and no token changes."""
+    (W_r, b_r, Lambda, W_i, b_i) = fixed
+    softplus2 = softplus(Lambda)
+    return (W_r, b_r, softplus2, W_i, b_i)
+
+
+def prepare_back_0(C, dims, dtype, fixed, last):
+    """What every chunk needs and no token changes."""
+    (W_r, b_r, Lambda, W_i, b_i) = fixed
+    softplus2 = softplus(Lambda)
+    sigmoid2 = sigmoid(Lambda)
+    return (W_r, b_r, softplus2, W_i, b_i, sigmoid2)
+
+
+def forward_0(inputs, states, constants, n, C, dims, dtype):
+    """Outputs and next state of n chunks of C tokens."""
+    (x, t) = inputs
+    (h,) = states
+    (W_r, b_r, softplus2, W_i, b_i) = constants
+    # gate a = exp(-c * r * softplus(Λ))
+    W_r_T = turned(W_r)
+    scaled = -8 * sigmoid(x @ W_r_T + b_r[..., None, :]) * softplus2[..., None, :]
+    a = np.exp(scaled)
+    # h[t] = a * h[t-1] + scale * (i * x)
+    W_i_T = turned(W_i)
+    scaled2 = np.where((t == 1)[..., None], 1, np.sqrt(1 - a * a)) * (sigmoid(x @ W_i_T + b_i[..., None, :]) * x)
+    decay = levels(scaled, log=True, strict=False)
+    up = prefix(decay)
+    scanned = np.moveaxis(scan(np.moveaxis(a, -2, 0), np.moveaxis(scaled2, -2, 0)), 0, -2)
+    row = scanned[..., -1, :]
+    row2 = up[..., -1, :]
+    h_at = [None] * n
+    for c in range(n):
+        h_at[c] = h
+        added = row[:, :, c] + row2[:, :, c] * h
+        h = added
+    h_at = np.stack(h_at, 2)
+    h2 = scanned + up * h_at[..., None, :]
+    return (h2,), (h,), (h_at,)
+
+
+def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype):
+    """The cotangents of what forward_0 takes, from those of what it gives."""
+    (x, t) = inputs
+    (h_start,) = starts
+    (dy,) = cotangents
+    (dh,) = dstates
+    (W_r, b_r, softplus2, W_i, b_i, sigmoid2) = constants
+    eq = t == 1
+    W_r_T = turned(W_r)
+    added = x @ W_r_T + b_r[..., None, :]
+    r = sigmoid(added)
+    scaled = -8 * r
+    scaled2 = scaled * softplus2[..., None, :]
+    a = np.exp(scaled2)
+    sqrt = np.sqrt(1 - a * a)
+    scale = np.where(eq[..., None], 1, sqrt)
+    W_i_T = turned(W_i)
+    added2 = x @ W_i_T + b_i[..., None, :]
+    i = sigmoid(added2)
+    scaled3 = i * x
+    decay = levels(scaled2, log=True, strict=False)
+    up = prefix(decay)
+    scanned = np.moveaxis(scan(np.moveaxis(a, -2, 0), np.moveaxis(scale * scaled3, -2, 0)), 0, -2)
+    row = up[..., -1, :]
+    scaled4 = dy * h_start[..., None, :]
+    summed = (dy * up).sum(-2)
+    shift2 = shift(scanned, -2, back=False)
+    scaled5 = i * sigmoid(-added2)
+    ratio = 0.5 / sqrt
+    scaled6 = r * sigmoid(-added)
+    dh_at = [None] * n
+    for c in reversed(range(n)):
+        dh_at[c] = dh
+        dh2 = dh * row[:, :, c] + summed[:, :, c]
+        dh = dh2
+    dh_at = np.stack(dh_at, 2)
+    place_row2 = place_row(dh_at * h_start, 2, C, last=True)
+    place_row3 = place_row(dh_at, 2, C, last=True)
+    scan_back2 = np.moveaxis(scan_back(np.moveaxis(a, -2, 0), np.moveaxis(place_row3 + dy, -2, 0)), 0, -2)
+    prefix_pull2 = prefix_pull(place_row2 + scaled4, decay)
+    scaled7 = scan_back2 * scale
+    scaled8 = scaled7 * x * scaled5
+    db_i = scaled8.sum(-2)
+    scaled8_T = turned(scaled8)
+    dW_i = scaled8_T @ x
+    where = np.where(eq[..., None], 0, scan_back2 * scaled3)
+    negated = -np.where(where == 0, 0, where * ratio)
+    where2 = np.where(negated == 0, 0, negated * a)
+    da = scan_back2 * shift2 + where2 + where2
+    added3 = prefix_pull2 + np.where(da == 0, 0, da * a)
+    eq2 = added3 == 0
+    summed2 = np.where(eq2, 0, added3 * scaled).sum(-2)
+    dLambda = np.where(summed2 == 0, 0, summed2 * sigmoid2)
+    dr = np.where(eq2, 0, added3 * softplus2[..., None, :]) * -8
+    where3 = np.where(dr == 0, 0, dr * scaled6)
+    db_r = where3.sum(-2)
+    where3_T = turned(where3)
+    added4 = scaled8 @ W_i
+    added4 += where3 @ W_r
+    dx = scaled7 * i + added4
+    dW_r = where3_T @ x
+    return (dx, None), (dW_r, db_r, dLambda, dW_i, db_i), (), (dh,)
+
+
+def prepare_token(C, dims, dtype, fixed, last):
+    """What a token needs and no token changes."""
+    (W_r, b_r, Lambda, W_i, b_i) = fixed
+    softplus2 = softplus(Lambda)
+    return (W_r, b_r, softplus2, W_i, b_i)
+
+
+def prepare_back_token(C, dims, dtype, fixed, last):
+    """What a token needs and no token changes."""
+    (W_r, b_r, Lambda, W_i, b_i) = fixed
+    softplus2 = softplus(Lambda)
+    sigmoid2 = sigmoid(Lambda)
+    return (W_r, b_r, softplus2, W_i, b_i, sigmoid2)
+
+
+def forward_token(inputs, states, constants, n, C, dims, dtype):
+    """Outputs and next state of one token."""
+    (x, t) = inputs
+    (h,) = states
+    (W_r, b_r, softplus2, W_i, b_i) = constants
+    h = h[:, :, None]
+    # gate a = exp(-c * r * softplus(Λ))
+    scaled = -8 * sigmoid((W_r @ x[..., None])[..., 0] + b_r) * softplus2
+    a = np.exp(scaled)
+    # h[t] = a * h[t-1] + scale * (i * x)
+    scaled2 = np.where((t == 1)[..., None], 1, np.sqrt(1 - a * a)) * (sigmoid((W_i @ x[..., None])[..., 0] + b_i) * x)
+    scaled2 += a * h
+    return (scaled2,), (scaled2[:, :, 0],), ()
+
+
+def backward_token(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype):
+    """The cotangents of what forward_token takes, from those of what it gives."""
+    (x, t) = inputs
+    (h_start,) = starts
+    (dy,) = cotangents
+    (dh,) = dstates
+    (W_r, b_r, softplus2, W_i, b_i, sigmoid2) = constants
+    dh = dh[:, :, None]
+    added = (W_r @ x[..., None])[..., 0] + b_r
+    r = sigmoid(added)
+    scaled = -8 * r
+    a = np.exp(scaled * softplus2)
+    eq = t == 1
+    sqrt = np.sqrt(1 - a * a)
+    added2 = (W_i @ x[..., None])[..., 0] + b_i
+    i = sigmoid(added2)
+    dh2 = dy + dh
+    scaled2 = dh2 * np.where(eq[..., None], 1, sqrt)
+    db_i = scaled2 * x * (i * sigmoid(-added2))
+    dW_i = db_i[..., None] * x[..., None, :]
+    where = np.where(eq[..., None], 0, dh2 * (i * x))
+    negated = -np.where(where == 0, 0, where * (0.5 / sqrt))
+    da = np.where(negated == 0, 0, negated * a)
+    dh3 = dh2 * a
+    da2 = da + da + dh2 * h_start
+    where2 = np.where(da2 == 0, 0, da2 * a)
+    eq2 = where2 == 0
+    where3 = np.where(eq2, 0, where2 * scaled)
+    dLambda = np.where(where3 == 0, 0, where3 * sigmoid2)
+    dr = np.where(eq2, 0, where2 * softplus2) * -8
+    db_r = np.where(dr == 0, 0, dr * (r * sigmoid(-added)))
+    added3 = (db_i[..., None, :] @ W_i)[..., 0, :]
+    added3 += (db_r[..., None, :] @ W_r)[..., 0, :]
+    dx = scaled2 * i + added3
+    dW_r = db_r[..., None] * x[..., None, :]
+    return (dx, None), (dW_r, db_r, dLambda, dW_i, db_i), (), (dh3[:, :, 0],)
