@@ -219,21 +219,29 @@ def table(rounds: int, lengths: tuple[int, ...]) -> dict[str, object]:
 
 
 MEMORY = """
-import resource, sys
+import sys
 sys.path.insert(0, {benchmarks!r})
 import cpu, lacc, numpy as np
 length = {length}
 kernel = lacc.compile({spec!r}, target="numpy", K=64, V=64)
 kernel(*cpu.draw({variant!r}, 256, 64, heads=1))
-base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+open("/proc/self/clear_refs", "w").write("5")  # the peak starts anew
+base = cpu.resident("VmRSS")
 shape = (1, length, 1)
 arrays = [np.full((*shape, 64), 0.01 * (i + 1), np.float32) for i in range(3)]
 gates = cpu.draw({variant!r}, 1, 64, heads=1)[3:]
 arrays += [np.full(shape + x.shape[3:], -0.01, np.float32) for x in gates]
 o, state = kernel(*arrays)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - base
-print(peak, sum(x.nbytes for x in arrays) + o.nbytes)
+print(cpu.resident("VmHWM") - base, sum(x.nbytes for x in arrays) + o.nbytes)
 """
+
+
+def resident(field: str) -> int:
+    """Bytes of this process in memory: now (VmRSS) or at most (VmHWM)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise SystemExit(f"/proc/self/status has no {field}")
 
 
 def memory(length: int) -> list[dict[str, object]]:

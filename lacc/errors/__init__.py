@@ -2,4 +2,4 @@
 
 A page opens with its title, its message and its help (templates, filled by
 `lacc.diagnostics.error`), then says what the code means, shows a spec that gets it, and the spec to
-write instead. """
+write instead."""
