@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +64,8 @@ def working(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
+    import threading
+
     done = threading.Event()
 
     def spin() -> None:
@@ -117,6 +116,8 @@ def foreign(path: Path) -> bool:
 
 def write_whole(path: Path, text: str) -> None:
     """``text`` in ``path``, all of it or, where that fails, nothing. Raises OSError."""
+    import tempfile
+
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
@@ -135,6 +136,8 @@ def ignored_by_git(path: Path) -> str:
     path = path.absolute()
     if not any((folder / ".git").exists() for folder in path.parents):
         return ""
+    import subprocess
+
     try:
         found = subprocess.run(
             ["git", "check-ignore", "--verbose", "--", path.name],
@@ -154,6 +157,7 @@ def fault(arguments: Sequence[str], specs: Sequence[Path], trace: str) -> Path:
     """A file with all that is needed to see an internal error again. Returns where it is."""
     import platform
     import shlex
+    import tempfile
 
     from lacc import __version__
 
