@@ -105,6 +105,7 @@ def compile_(
     """Compile a spec to one file, or print a stage on the way."""
     from lacc import driver
 
+    _together(mode, chunk)
     if out is not None:
         _writable(out, force)
     with report.working(f"compiling {spec.name} to {target}"):
@@ -188,6 +189,7 @@ def run(
     from lacc import driver, views
     from lacc.trial import trial
 
+    _together(mode, chunk)
     driver.usable(target)
     loaded = _load(spec, define)
     arrays = None if input_ is None else _arrays(input_)
@@ -205,6 +207,16 @@ def run(
         asked = "chunk" if mode == "auto" and chunk is not None else mode
         rows.append(("plan", views.of_choice(kernel.plan, result.dims, result.shape, asked)))
     report.say(report.pairs(rows))
+
+
+def _together(mode: str, chunk: int | None) -> None:
+    """Refuses a chunk for a mode that has none."""
+    from lacc.runtime.contract import chosen
+
+    try:
+        chosen(mode, chunk)
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
 
 
 @app.command()

@@ -82,14 +82,21 @@ def compile(
 
     ``overrides`` set dims and consts (``K=64``); a dim that is not set is taken from the arrays of
     each call. ``dtype`` is what to plan for, ``mode`` and ``chunk`` what a call without them uses.
-    Raises LaccError."""
+    Raises LaccError, where the mode does not exist too, and ValueError where it is none."""
+    from lacc.runtime.contract import chosen
+
     target_named(target)
+    asked, _ = chosen(mode, chunk)
     spec = load(given, overrides)
     if target == "reference":
-        return _reference(spec)
-    if target == "triton":
-        return _triton(spec, mode, chunk)
-    return _numpy(spec, dtype, mode, chunk)
+        kernel = _reference(spec)
+    elif target == "triton":
+        kernel = _triton(spec, mode, chunk)
+    else:
+        kernel = _numpy(spec, dtype, mode, chunk)
+    if asked in kernel.missing:
+        raise LaccError([kernel.missing[asked]])
+    return kernel
 
 
 def emit(

@@ -371,10 +371,17 @@ def run_promises(
     run: Any,
 ) -> list[tuple[str, str, Array]]:
     """(argument, text, where it holds) for every `where` whose arguments are there."""
-    call = Call(program, without(x, program.units), {}, run)
+    x = without(x, program.units)
+    state: Arrays = {
+        f"{name}_past": np.zeros((run.B, run.H, reach, *x[name].shape[3:]), run.dtype)
+        for name, reach in program.delays.items()
+    }
+    state["position"] = np.zeros(run.B, np.int64)
+    call = Call(program, x, state, run)
     wide = {
         name: None if a is None else tiles(np.asarray(a, run.dtype), 0, 1, run.T)
         for name, a in call.x.items()
+        if name not in program.params
     }
     holds = function(wide, call.fixed, run.T, run.dims, run.dtype)
     found = {name: np.asarray(holds[name]) for name, _, _ in said}
