@@ -235,8 +235,8 @@ def _load(path: Path, define: list[str] | None) -> Spec:
     overrides = dict(map(_definition, define or ()))
     if not path.exists():
         raise typer.BadParameter(f"there is no file {path}")
-    if not path.is_file():
-        raise typer.BadParameter(f"{path} is not a file")
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder")
     warnings: list[Diagnostic] = []
     spec = driver.load(path, overrides, warnings)
     _show(warnings)
