@@ -235,9 +235,9 @@ class Writer:
             return f.elementwise(inst, ins, axes)
         match inst.op:
             case "contract":
-                for at, exchanged in enumerate(f.exchanged(inst, axes)):
-                    if exchanged:
-                        ins[at], axes[at] = self.turned(inst.ins[at]), axes[at][::-1]
+                at = f.exchanged(inst, axes)
+                if at is not None:
+                    ins[at], axes[at] = self.turned(inst.ins[at]), axes[at][::-1]
                 return f.contract(inst, ins, axes)
             case "sum":
                 return f.reduce("sum")(inst, ins, axes)

@@ -125,17 +125,15 @@ class Formats:
         code = form.format(*(x.within(level) for x, level in zip(aligned, levels)))
         return Text(code, binds, all(x.number for x in ins))
 
-    def exchanged(self, inst: Inst, axes: list[Axes]) -> tuple[bool, bool]:
-        """Whether the operands of a matrix product have rows and columns the wrong way round."""
-        have_a, have_b = axes
+    def exchanged(self, inst: Inst, axes: list[Axes]) -> int | None:
+        """Which operand is the right one of a matrix product, with rows and columns the wrong way
+        round; on the left that costs nothing."""
         over: Axes = inst.value
-        free_a = tuple(x for x in have_a if x not in over)
-        free_b = tuple(x for x in have_b if x not in over)
-        if len(over) > 1 or len(free_a) != 1 or len(free_b) != 1 or free_a == free_b:
-            return False, False
-        if inst.axes == free_a + free_b:
-            return have_a != free_a + over, have_b != over + free_b
-        return have_a != over + free_a, have_b != free_b + over
+        free = [tuple(x for x in have if x not in over) for have in axes]
+        if len(over) > 1 or any(len(x) != 1 for x in free) or free[0] == free[1]:
+            return None
+        right = int(inst.axes == free[0] + free[1])
+        return right if axes[right] != over + free[right] else None
 
     def contract(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
         """A product over axes: of matrices where it is one, else an einsum."""

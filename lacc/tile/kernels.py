@@ -32,7 +32,7 @@ class Levels:
     """
 
     def __init__(self, g: Array, log: bool, strict: bool) -> None:
-        self.g = np.ascontiguousarray(g) if g.shape[-1] == 1 else g
+        self.g = np.ascontiguousarray(g) if g.shape[-1] == 1 else by_token(g)
         self.log, self.strict = log, strict
         self.tokens = g.shape[-2]
         self.size = 1 << max(self.tokens - 1, 0).bit_length()
@@ -67,10 +67,11 @@ class Levels:
         """Arrays of their own for up · x and down · y at level 0, broadcast to one shape."""
         factor = self.totals[0]
         lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2], factor.shape[:-2])
-        up = x if self.strict else x * factor
-        if up is x or up.shape[:-2] != lead:
-            up = np.array(np.broadcast_to(up, (*lead, *up.shape[-2:])), order="K")
-        return up, np.array(np.broadcast_to(y, (*lead, *y.shape[-2:])), order="K")
+        tile = x.shape[-2:] if self.strict else np.broadcast_shapes(x.shape[-2:], factor.shape[-2:])
+        up = by_token(np.broadcast_to(x, (*lead, *tile)))
+        if not self.strict:
+            up *= factor
+        return up, by_token(np.broadcast_to(y, (*lead, *y.shape[-2:])))
 
     @cached_property
     def ends(self) -> tuple[Array, Array]:
@@ -107,6 +108,12 @@ def halves(x: Array, m: int) -> tuple[Array, Array]:
     D]."""
     pairs = x.reshape(*x.shape[:-2], x.shape[-2] // (2 * m), 2, m, x.shape[-1])
     return pairs[..., 0, :, :], pairs[..., 1, :, :]
+
+
+def by_token(x: Array) -> Array:
+    """A copy of ``x`` [..., C, D] that keeps each token's channels, those of all chunks and heads,
+    side by side: work on runs of tokens then goes over long rows."""
+    return np.moveaxis(np.array(np.moveaxis(x, -2, 0), order="C"), 0, -2)
 
 
 def padded(x: Array, axis: int, tokens: int, fill: float = 0.0) -> Array:
