@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from functools import cache
@@ -14,7 +15,7 @@ from test_split import CLASSES
 from lacc import driver
 from lacc.plan import cost
 from lacc.plan.choose import CHUNKS, choose
-from lacc.plan.explain import HEADS, LONG
+from lacc.plan.explain import HEADS, LONG, order_of
 from lacc.plan.machine import GENERIC, MACHINES
 from lacc.plan.plan import Plan
 from lacc.tile.derive import Derived
@@ -196,3 +197,39 @@ def test_every_choice_has_a_reason_with_numbers_and_what_was_not_chosen(path: ob
     if "chunk" in plan(name).modes:
         (chunk,) = (reason for reason in why if "tokens a chunk:" in reason)
         assert len(re.findall(r"\d with \d", chunk)) == len(CHUNKS) - 1
+
+
+# ---- the table of choices
+
+GOLDEN = ROOT / "tests" / "plans.txt"
+LENGTHS = (1, 64, 512, 8192)
+EXPLAINED = ("efficient_attention", "gated_deltanet", "gla", "hgrn", "retnet")
+
+
+def choice(name: str, T: int) -> str:
+    """Mode, chunk and order for 8 heads at the dims of the file."""
+    p, dims = plan(name), defaults(name)
+    mode, tokens = p.choose(T, HEADS, dims)
+    order = order_of(derived(name), mode)
+    return " ".join(filter(None, (mode, str(tokens) if mode == "chunk" else "", order)))
+
+
+def table() -> str:
+    """Every example at every length, and the reasons of a few, for each machine."""
+    lines = []
+    for machine in MACHINES:
+        lines.append(f"# {machine}, {HEADS} heads: T = {', '.join(map(str, LENGTHS))}")
+        for path in EXAMPLES:
+            every = "; ".join(choice(path.stem, T) for T in LENGTHS)
+            lines.append(f"{path.stem}: {every}")
+        for name in EXPLAINED:
+            lines += ["", f"# {machine}: why {name}", *plan(name).why]
+    return "\n".join(lines) + "\n"
+
+
+def test_choices_and_reasons_are_those_of_the_table() -> None:
+    """After a change that is meant, `LACC_UPDATE=1 pytest tests/test_plan.py` writes it anew."""
+    text = table()
+    if os.environ.get("LACC_UPDATE"):
+        GOLDEN.write_text(text, "utf-8")
+    assert GOLDEN.read_text("utf-8") == text

@@ -44,24 +44,28 @@ def choose(
         modes=exist if mode == "auto" else (mode,),
         chunks=CHUNKS if chunk is None else (chunk,),
         block=machine.L2 // size,
+        cached=machine.L3 // size,
+        near=float(f"{size / machine.near * 1e9:.3g}"),
+        far=float(f"{size / machine.far * 1e9:.3g}"),
+        moved=_short(_price({(block + carry).entries: 1.0}), dims),
         chunk=_short(_seconds(block + carry, machine, size), dims),
         tile=_price({cost.held(forward): 1.0}),
-        block_calls=_short(_price({block.calls: call}), dims),
+        block_calls=_short(_price({block.calls + Size.of(cost.BLOCK_CALLS): call}), dims),
         chunk_calls=_short(_price({carry.calls: call}), dims),
-        token=_short(_seconds(token, machine, size), dims),
-        token_calls=_short(_price({token.calls + Size.of(cost.STEP_CALLS): call}), dims),
+        token=_short(_seconds(token, machine, size, size / machine.near), dims),
+        token_calls=_short(_price({token.calls + Size.of(cost.BLOCK_CALLS): call}), dims),
     )
     return replace(plan, why=tuple(reasons(derived, plan, machine, dims)))
 
 
-def _seconds(work: Work, machine: Machine, size: int) -> Price:
-    """Nanoseconds of a chunk and a head, its calls aside."""
+def _seconds(work: Work, machine: Machine, size: int, move: float = 0.0) -> Price:
+    """Nanoseconds of a chunk and a head, its calls aside; ``move`` seconds for each entry moved."""
     width = size / 4
     return _price(
         {
             work.products: width / machine.flops * 1e9,
             work.maps: width / machine.map * 1e9,
-            work.entries: size / machine.bandwidth * 1e9,
+            work.entries: move * 1e9,
             work.matrices: machine.matrix * 1e9,
         }
     )

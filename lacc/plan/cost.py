@@ -31,8 +31,9 @@ VIEWS = {
 }
 """Ops that move nothing."""
 
-STEP_CALLS = 20
-"""Calls into NumPy that a step by a token takes beside those of its program."""
+BLOCK_CALLS = 20
+"""Calls into NumPy that a block of chunks, or a token by itself, takes beside those of its program:
+tiles taken out of arrays and put into them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,8 @@ def of_instruction(program: Program, n: int) -> Work:
         case "contract":
             return Work(flops, ZERO, entries, ONE, ONE)
         case "solve":
-            return Work(flops, ZERO, entries, _scaled(TOKENS, 0.2), Size.of(60))
+            calls = Size.of(45) + _scaled(TOKENS, 0.3)
+            return Work(flops, ZERO, entries, TOKENS, calls)
         case "scan" | "scan_back":
             return Work(ZERO, flops, entries, ZERO, _scaled(TOKENS, 3))
     return Work(ZERO, flops, entries, ZERO, ONE)

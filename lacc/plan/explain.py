@@ -125,6 +125,13 @@ def explain(derived: Derived, plan: Plan, shape: Mapping[str, int]) -> tuple[Tab
     return tuple(tables)
 
 
+def order_of(derived: Derived, mode: str) -> str:
+    """How products associate: of pairs of tokens first where all of them make one chunk."""
+    pairs = any("s" in inst.axes for program in lowered(derived) for inst in program.body)
+    products = any(inst.op == "contract" for p in lowered(derived) for inst in p.body)
+    return "(Q Kᵀ) V" if mode == "parallel" and pairs else "Q (Kᵀ V)" if products else ""
+
+
 def _candidates(
     derived: Derived,
     plan: Plan,
@@ -134,7 +141,6 @@ def _candidates(
     chosen: tuple[str, int],
 ) -> Iterator[tuple[str, ...]]:
     programs = lowered(derived)
-    pairs = any("s" in inst.axes for program in programs for inst in program.body)
     every = [("parallel", T)] if "parallel" in plan.modes else []
     every += [("chunk", C) for C in plan.chunks if C < T] if "chunk" in plan.modes else []
     for mode, C in [*every, *([("recurrent", 1)] if "recurrent" in plan.modes else [])]:
@@ -143,9 +149,15 @@ def _candidates(
         if mode == "recurrent" and derived.token is not None:
             work, cost_ = cost.from_state(derived.token.forward), plan.by_token(T, heads, dims)
         flops = cost.evaluate(work.flops, sizes(C, dims)) * heads * T / C
-        order = "(Q Kᵀ) V" if mode == "parallel" and pairs else "Q (Kᵀ V)"
         mark = "chosen" if (mode, C) == chosen else ""
-        yield mode, str(C), order, f"{cost_ / 1e6:.3g}", f"{flops / 1e9:.3g}", mark
+        yield (
+            mode,
+            str(C),
+            order_of(derived, mode),
+            f"{cost_ / 1e6:.3g}",
+            f"{flops / 1e9:.3g}",
+            mark,
+        )
 
 
 def _of_phases(derived: Derived, C: int, dims: Mapping[str, int]) -> Table:

@@ -11,32 +11,35 @@ class Machine:
 
     flops      float32 operations a second in products of matrices that fit the cache
     map        float32 operations a second in elementwise work (an exp counts 8)
-    bandwidth  bytes a second that elementwise passes read and write within the L2 cache
+    near       bytes a second that elementwise passes read and write in cache
+    far        bytes a second beyond ``L3``
     matrix     seconds to start one matrix of a batched product, whatever its size
     call       seconds of one NumPy call, whatever its size
-    L1, L2     bytes of data cache
+    L2, L3     bytes of cache: the second level and a fair share of the third, all of the third
     """
 
     name: str
     flops: float
     map: float
-    bandwidth: float
+    near: float
+    far: float
     matrix: float
     call: float
-    L1: int
     L2: int
+    L3: int
 
 
 GENERIC = Machine(
     "generic",
-    flops=100e9,
-    map=4e9,
-    bandwidth=30e9,
-    matrix=0.4e-6,
-    call=1.5e-6,
-    L1=1 << 15,
-    L2=1 << 20,
+    flops=88e9,
+    map=4.5e9,
+    near=25e9,
+    far=8e9,
+    matrix=0.15e-6,
+    call=1.7e-6,
+    L2=4 << 20,
+    L3=16 << 20,
 )
-"""One core of a laptop with 256-bit vectors."""
+"""One core of a laptop or a server with vectors of 256 bits or more."""
 
 MACHINES = {machine.name: machine for machine in (GENERIC,)}

@@ -24,16 +24,22 @@ class Plan:
     """What to choose from, and what it costs on one machine.
 
     ``modes`` that auto chooses among and ``chunks``, the lengths to choose from. ``block`` floats
-    stay in cache, of which a chunk and head take ``tile``. Prices: ``chunk`` of a chunk and head,
-    ``token`` of a token and head by itself; ``block_calls``, ``chunk_calls`` and ``token_calls`` of
-    the calls that these take, whatever the number of heads. ``why``: the reasons, a sentence each.
+    stay in cache, of which a chunk and head take ``tile``; it moves ``moved`` floats through memory
+    at ``near`` nanoseconds each, at ``far`` where ``cached`` floats are not enough. Other prices:
+    ``chunk`` of a chunk and head, ``token`` of a token and head by itself; ``block_calls``,
+    ``chunk_calls`` and ``token_calls`` of the calls that these take, whatever the number of heads.
+    ``why``: the reasons, a sentence each.
     """
 
     machine: str
     modes: tuple[str, ...]
     chunks: tuple[int, ...]
     block: int
+    cached: int
+    near: float
+    far: float
     tile: Price
+    moved: Price
     chunk: Price
     chunk_calls: Price
     block_calls: Price
@@ -50,7 +56,9 @@ class Plan:
         """Nanoseconds for T tokens of every head in chunks of C."""
         whole, tail = divmod(T, C)
         at, n = sizes(C, dims), self.together(C, heads, dims)
-        each = heads * price_at(self.chunk, at) + price_at(self.chunk_calls, at)
+        fits = heads * price_at(self.tile, at) <= self.cached
+        moved = price_at(self.moved, at) * (self.near if fits else self.far)
+        each = heads * (price_at(self.chunk, at) + moved) + price_at(self.chunk_calls, at)
         blocks = -(-whole // n) * price_at(self.block_calls, at)
         rest = self.by_chunk(tail, tail, heads, dims) if tail else 0.0
         return whole * each + blocks + rest
