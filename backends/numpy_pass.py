@@ -47,7 +47,7 @@ class PassText:
         self.number = number
         self.reverse = reverse
         self.forward = meet_once(free_carry_of_solves(stage.forward, "state"))
-        self.backward = meet_once(free_carry_of_solves(stage.backward, "dstate"))
+        self.backward = meet_once(free_carry_of_solves(stage.backward, "dstate"), "dstate")
         both = (self.forward, self.backward)
 
         def loaded(*kinds: str) -> list[str]:
@@ -127,6 +127,9 @@ class _Direction:
         self.carried = carried
         found, self.loops = phases(program, carried)
         self.phase = [min(p, 0) for p in found] if owner.token else list(found)
+        for n, inst in enumerate(program.body):
+            if inst.op == "pick":
+                self.phase[n] = self.phase[inst.ins[0]]
         self.last = 0 if owner.token else 2 * len(self.loops)
         self.local = _locals(owner, {d for s in program.sizes.values() for d in s.dims})
         self.names = Variables(program, self.local.used)

@@ -53,11 +53,15 @@ class Product:
 
 class Affine:
     """Expands expressions over the states that ``is_state`` picks. One instance numbers indices for
-    one expansion."""
+    one expansion. ``apart``: of two factors that hold states, a vector or a scalar is a coefficient
+    of the other, as it is in a readout that reads with what another one gave."""
 
-    def __init__(self, build: Builder, is_state: Callable[[Expr], bool]) -> None:
+    def __init__(
+        self, build: Builder, is_state: Callable[[Expr], bool], apart: bool = False
+    ) -> None:
         self._build = build
         self._is_state = is_state
+        self._apart = apart
         self._sizes: list[Size] = []
         self._dependent: dict[int, bool] = {}
         self._kept: list[Expr] = []
@@ -109,8 +113,9 @@ class Affine:
             case "neg", (a,):
                 return self._scaled(self._at(a, at), build.number(-1))
             case "mul", (a, b):
-                return self._times(expr, self._at(a, at), self._at(b, at))
-            case "div", (a, b) if not self.depends(b):
+                sides = at if a.shape else (), at if b.shape else ()
+                return self._times(expr, a, sides[0], b, sides[1])
+            case "div", (a, b) if not self.depends(b) or (self._apart and not b.shape):
                 divided = (build.reciprocal(b), at if b.shape else ())
                 return [Term((*t.coefficients, divided), t.state) for t in self._at(a, at)]
             case "div", _:
@@ -154,7 +159,15 @@ class Affine:
     def _scaled(self, terms: list[Term], by: Expr) -> list[Term]:
         return [Term(((by, ()), *t.coefficients), t.state) for t in terms]
 
-    def _times(self, expr: Expr, left: list[Term], right: list[Term]) -> list[Term]:
+    def _times(self, expr: Expr, a: Expr, at_a: Indices, b: Expr, at_b: Indices) -> list[Term]:
+        """Terms of the product of ``a`` and ``b``."""
+        whole = not (self._apart and self.depends(a) and self.depends(b))
+        if not whole and _is_thin(b):
+            left, right = self.terms(a, at_a), [Term(((b, at_b),))]
+        elif not whole and _is_thin(a):
+            left, right = [Term(((a, at_a),))], self.terms(b, at_b)
+        else:
+            left, right = self.terms(a, at_a), self.terms(b, at_b)
         if any(t.state for t in left) and any(t.state for t in right):
             raise NotAffine("a product of two factors that both hold the state", expr)
         return [
@@ -170,7 +183,7 @@ class Affine:
         if len(a.shape) == 2 and a.shape[0] != ONE:
             left = (free.pop(0), inner)
         right: Indices = (inner,) if len(b.shape) == 1 else (inner, free[-1] if free else None)
-        return self._times(expr, self.terms(a, left), self.terms(b, right))
+        return self._times(expr, a, left, b, right)
 
     # ---- contraction
     # -----------------------------------------------------------------------------------------
@@ -245,6 +258,11 @@ class Affine:
         else:
             ones = build.node("const", (), (self._sizes[bound],), 1)
             self._put(factors, build.apply(first, ones), (outer,))
+
+
+def _is_thin(expr: Expr) -> bool:
+    """A scalar, a column or a row."""
+    return len(expr.shape) < 2 or expr.shape[0] == ONE
 
 
 def _transposed(inner: Expr, at: Indices) -> Indices:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lacc.analysis.decay import Decay
-from lacc.analysis.stages import Stage
+from lacc.analysis.stages import Stage, through_values
 from lacc.analysis.transition import LowRank, Recurrence, Write
 from lacc.spec.model import Expr, Spec
 from lacc.tile.lower import Naming
@@ -85,15 +85,23 @@ class ChunkBuilder(Reader):
     def contracted(self, leaf: Expr, axis: int, query: int) -> int:
         name, when = leaf.reference
         if name not in self.stage.states:
-            raise AssertionError(f"{name} is read in the stage that carries it")
+            return self.f.contract(query, self.shown(leaf), (self.axes_of(name)[axis],))
         return self.read_by(name, axis, query, strict=when != 0)
 
     def term(self, read: Read, axes: Axes) -> int:
         state = read.product.state
         name = state[0].value[0] if state else None
-        if name is None or name in self.stage.states:
+        if name is None or name in self.stage.states or self._waits(read, self.carrier(name)):
             return super().term(read, axes)
         return self._stored(name, lambda carrier: carrier.term(read, axes), axes)
+
+    def _waits(self, read: Read, carrier: ChunkBuilder) -> bool:
+        """Whether a readout's factors are known only after the stage that carries its state."""
+        return any(
+            self.carrier(need.state).number + (need.when == "T") > carrier.number
+            for expr in read.product.factors.values()
+            for need in through_values(self.spec, expr)
+        )
 
     def shown(self, leaf: Expr) -> int:
         name, when = leaf.reference

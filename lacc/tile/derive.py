@@ -28,7 +28,7 @@ from lacc.tile.chunk import ChunkBuilder, Form
 from lacc.tile.grad import differentiate
 from lacc.tile.lower import Lower, Naming
 from lacc.tile.program import Program, Tiles
-from lacc.tile.reads import CONTRACTING, reads
+from lacc.tile.reads import CONTRACTING, reads, vector_first
 from lacc.tile.token import TokenBuilder
 
 COMPARED = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq"}
@@ -280,10 +280,11 @@ def _shown(spec: Spec, affine: dict[str, Recurrence]) -> set[str]:
     seen: set[int] = set()
     stack = list(roots)
     while stack:
-        node = stack.pop()
+        node = vector_first(stack.pop())
         if id(node) in seen:
             continue
         seen.add(id(node))
+        roots.append(node)  # kept, for its id to stay its own
         if node.op == "state":
             name, when = node.reference
             if when != "T" and name in affine:

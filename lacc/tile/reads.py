@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from lacc.analysis.affine import Affine, NotAffine, Product
 from lacc.ir.build import Builder
 from lacc.spec.model import Expr, Spec
+from lacc.spec.shapes import ONE
 from lacc.tile.lower import Lower, Naming
 from lacc.tile.program import Axes, Tiles
 
@@ -32,7 +33,7 @@ class Read:
 def reads(expr: Expr, is_state: Callable[[Expr], bool]) -> list[Read] | None:
     """The terms of a contraction ``expr`` over states; None where it is not one, or a state keeps
     all its axes."""
-    affine = Affine(Builder(expr.span), is_state)
+    affine = Affine(Builder(expr.span), is_state, apart=True)
     at = affine.indices(expr)
     free = tuple(i for i in at if i is not None)
     try:
@@ -50,6 +51,17 @@ def reads(expr: Expr, is_state: Callable[[Expr], bool]) -> list[Read] | None:
             ):
                 return None
     return [Read(product, free) for product in products]
+
+
+def vector_first(node: Expr) -> Expr:
+    """``X @ (Y @ b)`` for ``X @ Y @ b``, where b is a column: no product of two matrices."""
+    build = Builder(node.span)
+    while node.op == "matmul" and node.args[0].op == "matmul" and len(node.args[1].shape) == 1:
+        (x, y), b = node.args[0].args, node.args[1]
+        if any(len(z.shape) < 2 or z.shape[0] == ONE for z in (x, y)):
+            break
+        node = build.node("matmul", (x, build.node("matmul", (y, b), y.shape[:1])), node.shape)
+    return node
 
 
 class Reader(ABC):
@@ -85,6 +97,9 @@ class Reader(ABC):
             return self.lower(state.update) if state.direction == "value" else self.shown(node)
         if node.op not in CONTRACTING:
             return None
+        ordered = vector_first(node)
+        if ordered is not node:
+            return self.lower(ordered)
         found = reads(node, self.contracts)
         if found is None or all(r.product.state is None for r in found):
             return None

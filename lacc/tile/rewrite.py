@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lacc.tile.program import Inst, Program, Tiles, prune
+from lacc.tile.split import reaches
 
 
 def rebuild(
@@ -86,10 +87,12 @@ def free_carry_of_solves(program: Program, carried: str) -> Program:
     return prune(Program(tuple(f.body), outs, program.sizes))
 
 
-def meet_once(program: Program) -> Program:
+def meet_once(program: Program, carried: str = "state") -> Program:
     """``gram(x, y, d)`` beside x · prefix(d) or y · suffix(d) as one walk over the levels that
-    gives all three."""
+    gives all three. Not where x · prefix(d) would have to wait for the carried state that y needs,
+    or the other way round."""
     body = program.body
+    waits = reaches(program, {n: name for name, n in program.loads(carried).items()})
     grams = {inst.ins: n for n, inst in enumerate(body) if inst.op == "gram"}
 
     def factor(n: int, ends: str) -> tuple[int, int] | None:
@@ -104,7 +107,7 @@ def meet_once(program: Program) -> Program:
         for ends, place in (("prefix", 0), ("suffix", 1)):
             pair = factor(n, ends)
             for (x, y, d), gram in grams.items() if pair else ():
-                if pair == ((x, y)[place], d):
+                if pair == ((x, y)[place], d) and waits[gram] <= waits[n]:
                     found[n] = (gram, 1 + place)
     joined = {gram for gram, _ in found.values()}
     f = Tiles(program.sizes)

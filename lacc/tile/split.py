@@ -30,7 +30,7 @@ def phases(program: Program, carried: str) -> tuple[tuple[int, ...], tuple[tuple
     backward.
     """
     loads = program.loads(carried)
-    reach = _reach(program, {n: name for name, n in loads.items()})
+    reach = reaches(program, {n: name for name, n in loads.items()})
     outs = {
         name.removeprefix("state:"): n
         for name, n in program.outs.items()
@@ -56,8 +56,8 @@ def phases(program: Program, carried: str) -> tuple[tuple[int, ...], tuple[tuple
     return tuple(found), loops
 
 
-def _reach(program: Program, loads: dict[int, str]) -> list[frozenset[str]]:
-    """The carried states that each value needs."""
+def reaches(program: Program, loads: dict[int, str]) -> list[frozenset[str]]:
+    """The carried states that each value needs; ``loads`` names their loads."""
     reach: list[frozenset[str]] = []
     for n, inst in enumerate(program.body):
         own = frozenset((loads[n],)) if n in loads else frozenset()
