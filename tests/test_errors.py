@@ -92,6 +92,21 @@ def test_a_request_that_cannot_be_served_gets_its_diagnostic(code: str) -> None:
     assert [d.code for d in caught.value.diagnostics] == [code]
 
 
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("input v : [V]", "input v : [V]\ninput w : [K] = solve(k @ k.T + I, q)"),
+        ("input v : [V]", "input v : [V] where sum(solve(v @ v.T + I, v)) <= 1e6"),
+        ("state S : [K, V]", "param A : [K, K]\nparam B : [K, V]\nstate S : [K, V] = solve(A, B)"),
+    ],
+    ids=["default", "promise", "start"],
+)
+def test_what_has_no_lowering_is_refused_wherever_it_stands(old: str, new: str) -> None:
+    with pytest.raises(LaccError) as caught:
+        driver.compile(ADDITIVE.replace(old, new), "numpy")
+    assert caught.value.code == "LA0704"
+
+
 def test_every_code_has_a_case_and_every_rendering_a_spec() -> None:
     covered = {path.name[:6] for path in CASES}
     assert covered | REQUESTS.keys() | ELSEWHERE.keys() == set(codes())

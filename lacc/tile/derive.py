@@ -14,7 +14,7 @@ that does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lacc.analysis.classify import recurrences
@@ -22,7 +22,7 @@ from lacc.analysis.decay import decay_of
 from lacc.analysis.ranges import Ranges
 from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
-from lacc.ir.graph import counts_tokens
+from lacc.ir.graph import counts_tokens, expressions, nodes
 from lacc.spec.model import Expr, Promise, Spec
 from lacc.tile.chunk import ChunkBuilder, Form
 from lacc.tile.grad import differentiate
@@ -149,11 +149,10 @@ def _words(promise: Promise) -> str:
 
 def _delays(spec: Spec) -> dict[str, int]:
     reach: dict[str, int] = {}
-    for root in _roots(spec):
-        for node in root.walk():
-            if node.op == "input" and node.value[1]:
-                name = spec.arg(node.value[0]).ascii
-                reach[name] = max(reach.get(name, 0), -node.value[1])
+    for node in nodes(expressions(spec)):
+        if node.op == "input" and node.value[1]:
+            name = spec.arg(node.value[0]).ascii
+            reach[name] = max(reach.get(name, 0), -node.value[1])
     return reach
 
 
@@ -206,43 +205,35 @@ def _unlowered(spec: Spec) -> Obstacle | None:
             return Obstacle(
                 f"the (stabilized) state {state.name} has no lowering yet", state.update
             )
-    for root in _roots(spec):
-        for node in root.walk():
-            if node.op in ("attend", "solve"):
-                return Obstacle(f"{node.op} has no lowering yet", node)
-            if node.op == "input" and node.value[1] and spec.arg(node.value[0]).default:
-                reason = f"the optional input {node.value[0]}, delayed, has no lowering yet"
-                return Obstacle(reason, node)
-            if node.op == "state":
-                name, when = node.reference
-                direction = spec.state(name).direction
-                if when not in (0, "T") and direction == "value":
-                    return Obstacle(f"the delayed value {name} has no lowering yet", node)
-                if when == "T" and direction != "forward":
-                    kind = "value" if direction == "value" else "backward state"
-                    return Obstacle(f"{name}[T] of the {kind} {name} has no lowering yet", node)
+    promised = [side for arg in spec.args for p in arg.promises for side in (p.left, p.right)]
+    for node in nodes([*expressions(spec), *(s.initial for s in spec.states), *promised]):
+        if node.op in ("attend", "solve"):
+            return Obstacle(f"{node.op} has no lowering yet", node)
+        if node.op == "input" and node.value[1] and spec.arg(node.value[0]).default:
+            reason = f"the optional input {node.value[0]}, delayed, has no lowering yet"
+            return Obstacle(reason, node)
+        if node.op == "state":
+            name, when = node.reference
+            direction = spec.state(name).direction
+            if when not in (0, "T") and direction == "value":
+                return Obstacle(f"the delayed value {name} has no lowering yet", node)
+            if when == "T" and direction != "forward":
+                kind = "value" if direction == "value" else "backward state"
+                return Obstacle(f"{name}[T] of the {kind} {name} has no lowering yet", node)
     return None
 
 
 def _no_token(spec: Spec, plan: tuple[Stage, ...]) -> Obstacle | None:
     """Why it cannot run token by token."""
-    for root in _roots(spec):
-        for node in root.walk():
-            if node.op == "T" and not node.args:
-                return Obstacle("it reads T, the length of the sequence", node)
-            if node.op == "state" and node.value[1] == "T":
-                return Obstacle(f"it reads {node.value[0]}[T], the last state", node)
+    for node in nodes(expressions(spec)):
+        if node.op == "T" and not node.args:
+            return Obstacle("it reads T, the length of the sequence", node)
+        if node.op == "state" and node.value[1] == "T":
+            return Obstacle(f"it reads {node.value[0]}[T], the last state", node)
     for state in spec.states:
         if state.direction == "backward":
             return Obstacle(f"{state.name} runs backward in time", state.update)
     return _unlowered(spec)
-
-
-def _roots(spec: Spec) -> Iterator[Expr]:
-    for state in spec.states:
-        yield state.update
-    for out in spec.outputs:
-        yield out.expr
 
 
 def _forms(spec: Spec, found: Iterable[Recurrence]) -> dict[str, Form]:
