@@ -22,7 +22,7 @@ import numpy as np
 from lacc.analysis.interval import number
 from lacc.analysis.ranges import Ranges
 from lacc.analysis.transition import Recurrence
-from lacc.ir.ops import OPS, Site
+from lacc.ir.apply import Apply
 from lacc.spec.model import Arg, Expr, Promise, Spec
 
 Array = np.ndarray[Any, Any]
@@ -202,6 +202,7 @@ class _Run:
         self._kept: dict[int, tuple[Expr, Array]] = {}
         self._past: dict[str, list[Array]] = {}
         self._now: dict[int, tuple[Expr, Array]] = {}
+        self._applied: dict[Expr, Apply] = {}
         self._t = 1
         for name in states:
             self._past[name] = [self._start(name)]
@@ -304,16 +305,10 @@ class _Run:
         return past[-back] if back <= len(past) else np.zeros_like(past[0])
 
     def _apply(self, node: Expr) -> Array:
-        op = OPS[node.op]
         values = [(self._kept.get(id(a)) or self._now[id(a)])[1] for a in node.args]
-        ranks = tuple(len(a.shape) for a in node.args)
-        assert op.numpy is not None
-        if op.kind in ("elementwise", "compare"):
-            most = max(ranks)
-            padded = (v.reshape(v.shape + (1,) * (most - r)) for v, r in zip(values, ranks))
-            return np.asarray(op.numpy(*padded))
-        shape = tuple(size.evaluate(self._dims) for size in node.shape)
-        return np.asarray(op.numpy(Site(node.value, shape, ranks), *values))
+        if node not in self._applied:
+            self._applied[node] = Apply(node, self._dims)
+        return np.asarray(self._applied[node].value(values))
 
     def _number(self, value: float) -> Array:
         return np.full((1, 1), value)

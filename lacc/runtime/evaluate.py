@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lacc.runtime.apply import fold
+from lacc.ir.apply import fold
 from lacc.runtime.attention import View
 from lacc.runtime.contract import Arrays, Run
 from lacc.runtime.memory import Key, key_of, read

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lacc.runtime.apply import Apply
+from lacc.ir.apply import Apply
 from lacc.spec.model import Expr, Promise
 from lacc.spec.shapes import Size
 

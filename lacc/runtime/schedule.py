@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lacc.ir.apply import Apply
 from lacc.ir.graph import expressions, nodes
-from lacc.runtime.apply import Apply
 from lacc.runtime.memory import Field, Key, fields, key_of, reaches, read
 from lacc.runtime.products import Products
 from lacc.spec.model import Expr, Spec
