@@ -23,8 +23,8 @@ Rewrite = Callable[[Program, str], Program]
 REWRITES: dict[str, Rewrite] = {
     "rebuild": lambda program, carried: rebuild(program, lambda f, inst, ins: None),
     "free_carry_of_solves": free_carry_of_solves,
-    "meet_once": lambda program, carried: meet_once(program),
-    "both": lambda program, carried: meet_once(free_carry_of_solves(program, carried)),
+    "meet_once": meet_once,
+    "both": lambda program, carried: meet_once(free_carry_of_solves(program, carried), carried),
 }
 each_rewrite = pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
 
