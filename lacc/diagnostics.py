@@ -89,6 +89,11 @@ class Span:
         """What stands there."""
         return self.source.text[self.start : self.end]
 
+    @property
+    def words(self) -> str:
+        """What stands there, on one line."""
+        return " ".join(self.text.split())
+
     def to(self, other: Span) -> Span:
         """From the start of this one to the end of ``other``."""
         return Span(self.source, self.start, max(self.end, other.end))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 from lacc.analysis.interval import number
 from lacc.analysis.ranges import Ranges
 from lacc.analysis.transition import Recurrence
-from lacc.ir.apply import Apply
+from lacc.ir.apply import Apply, compare
 from lacc.spec.model import Arg, Expr, Promise, Spec
 
 Array = np.ndarray[Any, Any]
@@ -32,13 +32,7 @@ _SMALL = 4
 _CANDIDATES = 512
 _GROWS = 1.01
 _PLAIN = (0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0, 0.0)
-_COMPARE: dict[str, Callable[[Array, Array], Any]] = {
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "==": np.isclose,
-}
+_SLACK = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +208,7 @@ class _Run:
             allowed = np.ones(self._count, bool)
             for p in self._promises:
                 left, right = self._pair(p)
-                met = np.asarray(_COMPARE[p.cmp](left, right))
+                met = np.asarray(compare(p.cmp, left, right, _SLACK))
                 kept = np.asarray(met.all(tuple(range(2, met.ndim))))
                 allowed &= np.broadcast_to(kept[0], allowed.shape)
             start = self._distance()

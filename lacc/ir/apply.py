@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lacc.ir.ops import OPS, F, Site
-from lacc.spec.model import Expr
+from lacc.spec.model import COMPARISONS, Expr
 
 Value = Any
 
@@ -64,6 +64,16 @@ class Apply:
         dtypes = [x.dtype for x in xs if isinstance(x, np.ndarray)]
         lead, dtype = (1,) * max(leads, default=3), dtypes[0] if dtypes else None
         return [x if isinstance(x, np.ndarray) else np.full(lead, x, dtype) for x in xs]
+
+
+def compare(sign: str, left: Value, right: Value, slack: float) -> Value:
+    """Where ``left sign right`` holds; an equation within ``slack``, relative to 1 and the right
+    side."""
+    if sign == "==":
+        return np.abs(left - right) <= slack * (1 + np.abs(right))
+    meaning = OPS[COMPARISONS[sign]].numpy
+    assert meaning is not None
+    return meaning(left, right)
 
 
 def fold(ct: Value, x: Value, pad: tuple[int, ...] = ()) -> Value:

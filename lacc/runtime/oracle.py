@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from lacc.ir.apply import compare
 from lacc.runtime.contract import Arrays, Core, Run
 from lacc.runtime.evaluate import Evaluation
-from lacc.runtime.promises import COMPARE, said
 from lacc.runtime.schedule import Schedule
 from lacc.runtime.signature import no_step
 from lacc.spec.model import Spec
@@ -157,9 +157,6 @@ class _Reference:
         for name, promise, *sides in evaluation.schedule.promises:
             rank = max(len(side.shape) for side in sides)
             left, right = (evaluation.padded(side, rank) for side in sides)
-            if promise.cmp == "==":
-                holds = np.abs(left - right) <= slack * (1 + np.abs(right))
-            else:
-                holds = COMPARE[promise.cmp](left, right)
-            found.append((name, said(promise), np.swapaxes(holds, 0, 1)))
+            holds = compare(promise.cmp, left, right, slack)
+            found.append((name, promise.span.words, np.swapaxes(holds, 0, 1)))
         return found

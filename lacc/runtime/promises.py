@@ -11,19 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from lacc.ir.apply import Apply
+from lacc.ir.apply import Apply, compare
 from lacc.spec.model import Expr, Promise
 from lacc.spec.shapes import Size
 
 Array = np.ndarray[Any, Any]
-
-COMPARE = {
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "==": np.equal,
-}
 
 
 def evaluate(
@@ -80,10 +72,7 @@ def holds(
     right = evaluate(promise.right, arrays, sizes, dims)
     rank = max(left.ndim, right.ndim)
     left, right = (a.reshape(a.shape + (1,) * (rank - a.ndim)) for a in (left, right))
-    if promise.cmp == "==":
-        kept = np.abs(left - right) <= slack * (1 + np.abs(right))
-    else:
-        kept = COMPARE[promise.cmp](left, right)
+    kept = compare(promise.cmp, left, right, slack)
     return np.broadcast_to(kept.all(tuple(range(3, rank))), sizes)
 
 
@@ -101,9 +90,3 @@ def _at_heads(x: Array, per: str, heads: int, axis: int) -> Array:
     if per == "layer":
         return np.expand_dims(x, axis)
     return x if x.shape[axis] == heads else np.repeat(x, heads // x.shape[axis], axis)
-
-
-def said(promise: Promise) -> str:
-    """A promise as the file words it."""
-    span = promise.span
-    return " ".join(span.source.text[span.start : span.end].split())

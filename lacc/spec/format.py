@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lacc.spec.model import Expr
+from lacc.spec.model import COMPARISONS, Expr
 from lacc.spec.shapes import Size
 from lacc.spec.syntax import (
     Declare,
@@ -38,7 +38,7 @@ BINARY = {
 }
 """The form of an operator, and how tightly its left and right side must bind."""
 
-SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=="}
+SIGNS = {op: sign for sign, op in COMPARISONS.items()}
 LEAVES = {"eye": "I", "t": "t", "T": "T", "head": "head", "H": "H"}
 DOC_COLUMN = 38
 LONGEST = 400

@@ -13,7 +13,7 @@ from lacc.diagnostics import Diagnostic, Note, Span, suggest
 from lacc.spec.algebra import Algebra, flip, is_open
 from lacc.spec.builtins import FUNCTIONS, Function
 from lacc.spec.calls import Call, typed_call
-from lacc.spec.model import Expr
+from lacc.spec.model import COMPARISONS, Expr
 from lacc.spec.names import RESERVED, meant
 from lacc.spec.scope import ARGS, Scope, Symbol
 from lacc.spec.shapes import Shape, show
@@ -24,8 +24,6 @@ MAX_INLINE = 24
 
 MAX_EXPANDED = 20_000
 """Most nodes of all applications of features together."""
-
-COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ read.
 Expressions form a DAG of interned nodes (`Expr` compares by identity; equal nodes are the same
 object). Features are applied and definitions inlined: using a definition twice shares its node.
 Operators of matrices are still those of the paper (`matmul`, `T`, `diag`, `eye`); the axes-by-name
-form comes later, in `lacc.ir.lower`.
+form comes later, in `lacc.tile.lower`.
 
 Shapes: a scalar is (), a vector [K] is the column (K,), its transpose is the row (1, K), a matrix
 (K, V). `k @ v.T` is [K] @ [1, V] -> [K, V]; `k.T @ q` is [1, K] @ [K] -> scalar; `A @ x` is [M, K]
@@ -22,6 +22,8 @@ from lacc.spec.shapes import Shape, Size
 from lacc.spec.syntax import File
 
 LEVELS = ("head", "group", "layer", "position")
+COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq"}
+"""The op of each sign that compares."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

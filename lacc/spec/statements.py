@@ -313,7 +313,7 @@ class Statements:
         taken = {ascii_spelling(name) for name in self.scope.symbols}
         taken |= {definition.ascii for definition in self.definitions}
         for node, typed in self.typer.applied[first:]:
-            name = " ".join(node.span.text.split())
+            name = node.span.words
             if (name, id(typed)) in known:
                 continue
             known.add((name, id(typed)))

@@ -23,7 +23,7 @@ from lacc.analysis.ranges import Ranges
 from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
 from lacc.ir.graph import counts_tokens, expressions, nodes
-from lacc.spec.model import Expr, Promise, Spec
+from lacc.spec.model import COMPARISONS, Expr, Spec
 from lacc.tile.chunk import ChunkBuilder, Form
 from lacc.tile.grad import differentiate
 from lacc.tile.lower import Lower, Naming
@@ -31,7 +31,6 @@ from lacc.tile.program import Program, Tiles
 from lacc.tile.reads import CONTRACTING, reads, vector_first
 from lacc.tile.token import TokenBuilder
 
-COMPARED = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq"}
 EQUAL = 1e-2
 """What an equation that was promised may be off by, relative to 1 and the right side: arguments of
 16 bits are rounded."""
@@ -130,21 +129,16 @@ def _promises(
             name = f"p{len(outs)}"
             sides = lower(promise.left), lower(promise.right)
             outs[name] = _compared(lower.f, promise.cmp, *sides)
-            said.append((name, arg.ascii, _words(promise)))
+            said.append((name, arg.ascii, promise.span.words))
     return (lower.f.finish(outs) if outs else None), tuple(said)
 
 
 def _compared(f: Tiles, cmp: str, left: int, right: int) -> int:
     """A comparison; an equation holds within `EQUAL`."""
     if cmp != "==":
-        return f.ew(COMPARED[cmp], left, right)
+        return f.ew(COMPARISONS[cmp], left, right)
     gap = f.ew("abs", f.ew("sub", left, right))
     return f.ew("le", gap, f.ew("mul", EQUAL, f.ew("add", 1.0, f.ew("abs", right))))
-
-
-def _words(promise: Promise) -> str:
-    span = promise.span
-    return " ".join(span.source.text[span.start : span.end].split())
 
 
 def _delays(spec: Spec) -> dict[str, int]:

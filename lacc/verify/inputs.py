@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lacc.diagnostics import LaccError, error
-from lacc.runtime.promises import aligned, evaluate, holds, said
+from lacc.runtime.promises import aligned, evaluate, holds
 from lacc.spec.model import Arg, Expr, Promise, Spec
 from lacc.spec.shapes import show
 
@@ -270,7 +270,7 @@ def _mend(
         x = np.where(todo.reshape(column), moved, x)
         done = drawing.kept(arg, promises, x)
     if not done.all():
-        words = ", ".join(said(p) for p in promises)
+        words = ", ".join(p.span.words for p in promises)
         shape = show(arg.shape)
         fault = error(
             "LA0505", promises[0].span, role=arg.role, name=arg.name, shape=shape, promises=words
