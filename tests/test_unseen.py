@@ -12,6 +12,7 @@ from lacc.diagnostics import LaccError
 from lacc.driver import analyse, compile, load
 from lacc.verify.checks import CHECKS
 from lacc.verify.harness import verify
+from lacc.verify.inputs import REGIMES, Sizes, draw
 
 HEAD = """variant x
 dim K = 4, V = 3
@@ -167,3 +168,14 @@ def test_modes_and_chunks_are_checked_when_compiled() -> None:
     for wrong in ({"mode": "fast"}, {"chunk": 0}, {"mode": "recurrent", "chunk": 8}):
         with pytest.raises(ValueError, match=r"mode|chunk"):
             compile(text, "numpy", **wrong)
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_arguments_that_share_a_promise_are_drawn(regime: str) -> None:
+    text = (
+        "variant x\ninput a, b, c : scalar where 0 <= a, 0 < b, a + b + c <= 1\n"
+        "input d, e : [3] where d <= e, e <= 0\noutput o : [3]\no = a * d + b * e + c"
+    )
+    x = draw(load(text, {}), Sizes(T=50), regime=regime)
+    assert (x["a"] >= 0).all() and (x["b"] > 0).all() and (x["d"] <= x["e"]).all()
+    assert (x["a"] + x["b"] + x["c"] <= 1 + 1e-12).all()

@@ -51,6 +51,7 @@ class _Drawing:
     dims: dict[str, int]
     dtype: Any
     arrays: dict[str, Array]  # by name in the file, at the heads
+    ahead: list[tuple[set[str], list[Promise]]] = field(default_factory=list)  # see `_ahead`
 
     @property
     def full(self) -> tuple[int, int, int]:
@@ -81,7 +82,21 @@ class _Drawing:
         kept = np.ones(self.full, bool)
         for promise in promises:
             kept = kept & holds(promise, trial, self.full, self.dims, slack)
+        for names, later in self.ahead:
+            can = np.zeros(self.full, bool)
+            for anchor in ANCHORS:
+                trial |= {n: self.filled(self.spec.arg(n), anchor) for n in names}
+                every = np.ones(self.full, bool)
+                for promise in later:
+                    every = every & holds(promise, trial, self.full, self.dims, slack)
+                can = can | every
+            kept = kept & can
         return self.own(arg, kept)
+
+    def filled(self, arg: Arg, value: float) -> Array:
+        """An argument whose every entry is ``value``, at the heads."""
+        shape = (*self.lead(arg), *(axis.evaluate(self.dims) for axis in arg.shape))
+        return self.align(arg, np.full(shape, value))
 
     def own(self, arg: Arg, kept: Array) -> Array:
         """What holds at [B, T, H] at the leading indices of ``arg``."""
@@ -124,12 +139,13 @@ def draw(
         rng = np.random.default_rng([seed, number])
         shape = (*drawing.lead(arg), *(axis.evaluate(dims) for axis in arg.shape))
         promises = [p for p in every if _last(spec, p) is arg]
+        drawing.ahead = _ahead(spec, arg, every)
         bounds = _bounds(drawing, arg, promises)
         if bounds is None:
             x = rng.normal(size=shape)
         else:
             x = _within(rng, shape, bounds, regime, arg.name in logs)
-        if promises:
+        if promises or drawing.ahead:
             x = _mend(drawing, arg, promises, x, rng, regime)
         if regime == "repeated" and arg.role == "input":
             x = np.repeat(x[:, :1], sizes.T, 1)
@@ -162,6 +178,20 @@ def _last(spec: Spec, promise: Promise) -> Arg | None:
     """The argument, latest in declared order, that a promise speaks of."""
     named = {name for side in (promise.left, promise.right) for name in _names(side)}
     return next((arg for arg in reversed(spec.args) if arg.name in named), None)
+
+
+def _ahead(spec: Spec, arg: Arg, every: list[Promise]) -> list[tuple[set[str], list[Promise]]]:
+    """Promises that ``arg`` shares with arguments to be drawn after it: the names of these, and all
+    that is promised of them."""
+    order = [a.name for a in spec.args]
+    later = set(order[order.index(arg.name) + 1 :])
+    named = [(p, _names(p.left) | _names(p.right)) for p in every]
+    found = []
+    for promise, names in named:
+        if arg.name in names and names & later:
+            own = [p for p, others in named if others <= names & later]
+            found.append((names & later, [promise, *own]))
+    return found
 
 
 def _names(expr: Expr) -> set[str]:
@@ -270,7 +300,8 @@ def _mend(
         x = np.where(todo.reshape(column), moved, x)
         done = drawing.kept(arg, promises, x)
     if not done.all():
-        words = ", ".join(p.span.words for p in promises)
+        promises = [*promises, *(p for _, later in drawing.ahead for p in later)]
+        words = ", ".join(dict.fromkeys(p.span.words for p in promises))
         shape = show(arg.shape)
         fault = error(
             "LA0505", promises[0].span, role=arg.role, name=arg.name, shape=shape, promises=words
