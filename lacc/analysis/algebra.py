@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from lacc.ir.tensors import NORMALIZE_EPS
 from lacc.spec.model import Expr
 from lacc.spec.shapes import ONE, Size
 
@@ -141,7 +142,7 @@ class Algebra:
             case "normalize":
                 square = self.mul(args[0], args[0])
                 squares = square and self.total(square)
-                scale = squares and self.power(add(squares, number(1e-6)), -_HALF)
+                scale = squares and self.power(add(squares, number(NORMALIZE_EPS)), -_HALF)
                 return (scale and self.mul(args[0], scale)) or self.node(e)
             case "state" if e.value[1] == 0 and len(e.shape) < 2:
                 update = self._update(e.value[0])

@@ -93,3 +93,11 @@ class Builder:
     def entries(self, a: Expr) -> Expr:
         """The sum of all entries: a scalar."""
         return self.node("sum", (a,), ()) if a.shape else a
+
+
+def inside_elu_plus_one(addends: tuple[Expr, ...]) -> Expr | None:
+    """The x of ``elu(x) + 1``, which is `elu1`: through elu(x) its digits would cancel below 0."""
+    for x, one in (addends, addends[::-1]):
+        if x.op == "elu" and one.op == "const" and one.value == 1:
+            return x.args[0]
+    return None

@@ -21,7 +21,7 @@ class Site:
     """Where an operation stands: its node's ``value`` (roll's n), the shape of the result and the
     ranks of the arguments (how many trailing axes are theirs)."""
 
-    value: object
+    value: Any
     shape: tuple[int, ...]
     ranks: tuple[int, ...]
 
@@ -120,11 +120,11 @@ def grad_concat(at: Site, ct: Array, y: Array, *xs: Array) -> tuple[Array, ...]:
 
 
 def roll(at: Site, x: Array) -> Array:
-    return np.roll(x, at.value, axis=-1)  # type: ignore[call-overload]
+    return np.roll(x, at.value, axis=-1)
 
 
 def grad_roll(at: Site, ct: Array, y: Array, x: Array) -> tuple[Array]:
-    return (np.roll(ct, -at.value, axis=-1),)  # type: ignore[operator]
+    return (np.roll(ct, -at.value, axis=-1),)
 
 
 def rotate(at: Site, x: Array, angle: Array) -> Array:
@@ -160,6 +160,7 @@ def grad_softmax(at: Site, ct: Array, y: Array, x: Array) -> tuple[Array]:
 
 
 NORMALIZE_EPS = 1e-6
+"""What `normalize` adds to the sum of squares."""
 
 
 def normalize(at: Site, x: Array) -> Array:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from lacc.ir.build import inside_elu_plus_one
 from lacc.spec.model import Expr, Interner
-from lacc.spec.shapes import ONE, Shape
+from lacc.spec.shapes import ONE, Shape, flip
 
 
 class Products:
@@ -31,7 +32,7 @@ class Products:
                     self._done[node] = self._matmul(args[0], args[1], node)
                 elif node.op == "T" and args:
                     self._done[node] = self._transpose(args[0], node)
-                elif node.op == "add" and (x := _elu_plus_one(args)) is not None:
+                elif node.op == "add" and (x := inside_elu_plus_one(args)) is not None:
                     self._done[node] = self._node("elu1", (x,), node.shape, node)
                 else:
                     self._done[node] = self._node(node.op, args, node.shape, node, node.value)
@@ -53,7 +54,7 @@ class Products:
         if _structured(x) and all(len(arg.shape) in (0, 2) for arg in x.args):
             args = tuple(self._transpose(arg, at) if arg.shape else arg for arg in x.args)
             return self._node(x.op, args, at.shape, at)
-        return self._node("T", (x,), _flipped(x.shape), at)
+        return self._node("T", (x,), flip(x.shape), at)
 
     def _matmul(self, a: Expr, b: Expr, at: Expr) -> Expr:
         """a @ b, for a and b in economical form."""
@@ -101,14 +102,6 @@ class Products:
         return 1 if len(x.shape) <= axis else x.shape[axis].evaluate(self._dims)
 
 
-def _elu_plus_one(args: tuple[Expr, ...]) -> Expr | None:
-    """The x of ``elu(x) + 1``, whose digits cancel below 0."""
-    for x, one in (args, args[::-1]):
-        if x.op == "elu" and one.op == "const" and one.value == 1:
-            return x.args[0]
-    return None
-
-
 def _factors(x: Expr) -> list[Expr]:
     return [*_factors(x.args[0]), *_factors(x.args[1])] if x.op == "matmul" else [x]
 
@@ -123,12 +116,6 @@ def _structured(x: Expr) -> bool:
     if any(arg.shape != x.shape for arg in matrices):
         return False
     return any(arg.op in ("eye", "diag", "matmul") or _structured(arg) for arg in matrices)
-
-
-def _flipped(shape: Shape) -> Shape:
-    if len(shape) < 2:
-        return (ONE, *shape) if shape else shape
-    return (shape[1],) if shape[0] == ONE else (shape[1], shape[0])
 
 
 def _product_shape(a: Shape, b: Shape) -> Shape:

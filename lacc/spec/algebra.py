@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from lacc.diagnostics import Diagnostic, Note, Span, error
 from lacc.spec.fold import NoNumber, Number, fold, number_of
 from lacc.spec.model import Expr, Interner
-from lacc.spec.shapes import ONE, Shape, Size, show
+from lacc.spec.shapes import ONE, Shape, Size, flip, show
 
 MAX_DEPTH = 400
 OPEN = Size.of("?")
@@ -177,13 +177,6 @@ class Algebra:
 def is_open(shape: Shape) -> bool:
     """Whether a size of an `I` is still unknown in it."""
     return any("?" in size.dims for size in shape)
-
-
-def flip(shape: Shape) -> Shape:
-    """The shape of the transpose."""
-    if len(shape) == 1:
-        return (ONE, shape[0])
-    return (shape[1],) if shape[:1] == (ONE,) else shape[::-1]
 
 
 def _product_hint(left: Shape, right: Shape) -> str:

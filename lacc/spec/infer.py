@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lacc.diagnostics import Diagnostic, Note, Span, suggest
-from lacc.spec.algebra import Algebra, flip, is_open
+from lacc.spec.algebra import Algebra, is_open
 from lacc.spec.builtins import FUNCTIONS, Function
 from lacc.spec.calls import Call, typed_call
 from lacc.spec.model import COMPARISONS, Expr
 from lacc.spec.names import RESERVED, meant
 from lacc.spec.scope import ARGS, Scope, Symbol
-from lacc.spec.shapes import Shape, show
+from lacc.spec.shapes import Shape, flip, show
 from lacc.spec.syntax import Feature, Node
 
 MAX_INLINE = 24

@@ -104,3 +104,10 @@ ONE = Size.of(1)
 def show(shape: Shape) -> str:
     """``[K, V]`` or ``scalar``, as a spec would write it."""
     return "[" + ", ".join(map(str, shape)) + "]" if shape else "scalar"
+
+
+def flip(shape: Shape) -> Shape:
+    """The shape of the transpose: [K] becomes the row [1, K] and back, a scalar stays."""
+    if len(shape) == 1:
+        return (ONE, shape[0])
+    return (shape[1],) if shape[:1] == (ONE,) else shape[::-1]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lacc.ir.build import inside_elu_plus_one
 from lacc.ir.ops import OPS
+from lacc.ir.tensors import NORMALIZE_EPS
 from lacc.spec.model import Expr, Spec
 from lacc.spec.shapes import ONE, Shape, Size
 from lacc.tile.program import TIME, Axes, Tiles
@@ -133,7 +135,7 @@ class Lower:
                 return f.div(raised, f.sum(raised, named))
             case "normalize":
                 square = f.sum(f.mul(args[0], args[0]), named)
-                return f.mul(args[0], f.rsqrt(f.add(square, 1e-6)))
+                return f.mul(args[0], f.rsqrt(f.add(square, NORMALIZE_EPS)))
             case "diag":
                 return f.mul(args[0], f.op("eye", (), named)) if named else args[0]
             case "vec":
@@ -145,7 +147,7 @@ class Lower:
             case "rotate":
                 return self._rotate(node, *args)
         assert node.op in OPS, node.op
-        x = _inside_elu1(node)
+        x = inside_elu_plus_one(node.args) if node.op == "add" else None
         return f.ew(node.op, *args) if x is None else f.elu1(self(x))
 
     def _argument(self, node: Expr, named: Axes) -> int:
@@ -232,12 +234,3 @@ def _spread(naming: Naming, shape: Shape) -> list[str]:
     """Axis names with "" for axes of size one."""
     names = iter(naming.axes(shape))
     return ["" if size == ONE else next(names) for size in shape]
-
-
-def _inside_elu1(node: Expr) -> Expr | None:
-    """The x of ``elu(x) + 1``, whose exponential branch must not be rounded through elu(x)."""
-    if node.op == "add":
-        for one, other in (node.args, node.args[::-1]):
-            if one.op == "const" and one.value == 1 and other.op == "elu":
-                return other.args[0]
-    return None
