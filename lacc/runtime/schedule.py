@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lacc.ir.apply import Apply
-from lacc.ir.graph import expressions, nodes
+from lacc.ir.graph import components, expressions, nodes
 from lacc.runtime.memory import Field, Key, fields, key_of, reaches, read
 from lacc.runtime.products import Products
 from lacc.spec.model import Expr, Spec
@@ -74,25 +74,13 @@ class Schedule:
             for key, reach in reaches(spec, expressions(spec)).items()
         }
         self._applies: dict[Expr, Apply] = {}
-        self.groups = [group for members in self._components() for group in self._plan(members)]
+        self.groups = [group for members in components(spec) for group in self._plan(members)]
 
     def apply(self, node: Expr) -> Apply:
         """The operation of ``node``."""
         if node not in self._applies:
             self._applies[node] = Apply(node, self.dims)
         return self._applies[node]
-
-    def _components(self) -> list[tuple[str, ...]]:
-        """States in groups that need each other, each group after those that it needs."""
-        needs = {name: _states_in(update) for name, update in self.updates.items()}
-        for _ in needs:
-            needs = {name: found.union(*(needs[n] for n in found)) for name, found in needs.items()}
-        groups = {
-            name: tuple(n for n in needs if n == name or (n in found and name in needs[n]))
-            for name, found in needs.items()
-        }
-        order = dict.fromkeys(groups.values())
-        return sorted(order, key=lambda members: len(needs[members[0]].union(members)))
 
     def _plan(self, members: tuple[str, ...]) -> list[Loop | str]:
         """One loop over ``members``, or a state by itself that does not need itself."""
@@ -106,10 +94,6 @@ class Schedule:
         loop = Loop(ascending=not any(isinstance(shift, int) and shift > 0 for shift in shifts))
         _Steps(self, loop, members).build()
         return [loop]
-
-
-def _states_in(update: Expr) -> set[str]:
-    return {read(node)[0] for node in update.walk() if node.op == "state"}
 
 
 class _Steps:
