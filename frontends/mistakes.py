@@ -213,7 +213,7 @@ def _number(fault: _Fault) -> Diagnostic | None:
     number = fault.here(r"[\w.]+", r"(?<![\w.])[0-9][\w.]*\s*")
     if number is None:
         return None
-    digits, rest = re.match(r"([0-9.]+)\s*(.*)", number.text, re.DOTALL).groups()  # type: ignore[union-attr]
+    ((digits, rest),) = re.findall(r"^([0-9.]+)\s*(.*)", number.text, re.DOTALL)
     if re.fullmatch("[eE]", rest):
         hint = f"write {digits}e-6, or {digits} * {rest}"
     elif re.fullmatch("_[0-9_]+", rest):

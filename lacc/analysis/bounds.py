@@ -28,7 +28,7 @@ from lacc.analysis.algebra import (
     unit,
 )
 from lacc.analysis.interval import REALS, Interval
-from lacc.ir.ops import OPS
+from lacc.ir import intervals
 from lacc.spec.model import Expr
 
 _CONTRACTING = {"relu", "tanh", "sin", "elu", "silu", "gelu", "erf", "abs", "neg", "stop_gradient"}
@@ -298,7 +298,7 @@ class Bounds(ABC):
         if earlier is not None:
             return self.of_poly(earlier).hull(Interval.point(0.0))
         entry = self._product(self._pieces(mono))
-        bound = Interval(*OPS["sum"].interval((entry.lo, entry.hi)))  # type: ignore[misc]
+        bound = Interval(*intervals.total((entry.lo, entry.hi)))
         if entry.positive:
             bound = bound.meet(Interval(0.0, lo_open=True))
         vectors = [atom.expr for atom, _ in atoms if isinstance(atom, Node)]

@@ -133,7 +133,6 @@ class Interval:
 
 
 REALS = Interval(-math.inf, math.inf, True, True)
-UNIT = Interval(0.0, 1.0)
 
 
 def number(value: float) -> str:

@@ -16,6 +16,7 @@ from fractions import Fraction
 from lacc.analysis.algebra import Algebra, Group, Node, Poly, add, number, scaled, unit
 from lacc.analysis.bounds import Bounds
 from lacc.analysis.interval import REALS, Interval
+from lacc.ir import intervals
 from lacc.ir.ops import OPS
 from lacc.spec.model import Arg, Expr, Spec
 from lacc.spec.shapes import ONE, Size
@@ -136,7 +137,7 @@ class Ranges(Bounds):
             case "where":
                 return args[1].hull(args[2])
             case "pow" if args[0].lo == args[0].hi and args[0].positive:
-                lo, hi = OPS["pow"].interval(*((a.lo, a.hi) for a in args))  # type: ignore[misc]
+                lo, hi = intervals.power(*((a.lo, a.hi) for a in args))
                 ends = args[1] if args[0].lo >= 1 else -args[1]
                 return Interval(lo, hi, ends.lo_open, ends.hi_open)
             case "T" | "roll" | "vec" | "mean" | "reduce_max" | "reduce_min" | "stop_gradient":
@@ -175,7 +176,7 @@ class Ranges(Bounds):
                 return Interval(0.0, 1.0)
             case "head":
                 return Interval(0.0, math.inf, False, True)
-            case "t" | "T" | "T_length" | "H":
+            case "t" | "T" | "H":
                 return Interval(1.0, math.inf, False, True)
             case "input" if e.value[1] != 0:
                 return self.of(_input(self._args[e.value[0]])).hull(Interval.point(0.0))
