@@ -129,8 +129,9 @@ def emit(
             return views.of_plan(plan)
     kernel = compile(spec, target, dtype=dtype, mode=mode, chunk=chunk)
     if kernel.source is None:
-        reason = "it interprets the spec and emits nothing"
-        raise LaccError([error("LA0702", None, name=target, reason=reason)])
+        from lacc.runtime.torch_calls import refusal
+
+        raise refusal(target, "emitted code", "it interprets the spec")
     return kernel.source
 
 
@@ -142,7 +143,8 @@ def explain_plan(spec: Spec, shape: Mapping[str, int], *, dtype: str = "float32"
 
     derived = analyse(spec)
     plan = choose(derived, dtype=dtype)
-    return f"{views.of_plan(plan)}\n\n{views.of_tables(explain(derived, plan, shape))}"
+    tables = views.of_tables(explain(derived, plan, shape))
+    return f"{views.of_plan(plan)}\n\n{tables}".rstrip()
 
 
 def describe(spec: Spec) -> str:
@@ -248,8 +250,10 @@ def _triton(spec: Spec, mode: str, chunk: int | None) -> Kernel:
     derived = analyse(spec)
     if reason := lacks(spec, derived):
         obstacle = derived.modes["chunk"]
-        raise refusal("triton", "chunk", reason, obstacle.expr.span if obstacle else None)
-    refused = {what: refusal("triton", what) for what in ("parallel", "recurrent", "step", "vjp")}
+        span = obstacle.expr.span if obstacle else None
+        raise LaccError([_refused(spec, "triton", reason, span)])
+    refused = {m: refusal("triton", f"mode {m}") for m in ("parallel", "recurrent")}
+    refused |= {what: refusal("triton", what) for what in ("step", "vjp")}
     source = to_triton(spec, derived, chunk)
 
     def no_vjp(*_: object, **__: object) -> None:
@@ -278,7 +282,9 @@ def _reference(spec: Spec) -> Kernel:
 
     why = "it runs token by token, as the spec says"
     missing = {
-        mode: error("LA0703", None, target="reference", mode=mode, reason=why, hint="leave it out")
+        mode: error(
+            "LA0703", None, target="reference", what=f"mode {mode}", reason=why, hint="leave it out"
+        )
         for mode in ("chunk", "parallel")
     }
     if reason := no_step(spec):

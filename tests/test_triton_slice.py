@@ -116,7 +116,7 @@ def test_an_example_is_emitted_or_refused_with_a_reason(path: Path) -> None:
         assert path.stem not in worker.SLICE
         with pytest.raises(LaccError) as raised:
             lacc.compile(spec, "triton")
-        assert raised.value.code == "LA0703" and reason in str(raised.value)
+        assert raised.value.code == "LA0704" and reason in str(raised.value)
         return
     source = to_triton(spec, derived)
     compile(source, path.stem, "exec")

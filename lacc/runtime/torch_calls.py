@@ -66,9 +66,9 @@ def forward(name: str, source: str, target: str) -> Callable[..., Any]:
 def refusal(
     target: str, what: str, reason: str = "it is not lowered yet", span: Span | None = None
 ) -> LaccError:
-    """The error of what a target does not offer."""
+    """The error of ``what`` (a mode, a call, a keyword) a target does not offer, and why."""
     hint = "compile with --target numpy"
-    return LaccError([error("LA0703", span, target=target, mode=what, reason=reason, hint=hint)])
+    return LaccError([error("LA0703", span, target=target, what=what, reason=reason, hint=hint)])
 
 
 def tensor(x: Any) -> Any:
