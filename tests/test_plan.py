@@ -15,7 +15,7 @@ from test_split import CLASSES
 from lacc import driver
 from lacc.plan import cost
 from lacc.plan.choose import CHUNKS, choose
-from lacc.plan.explain import HEADS, LONG, order_of
+from lacc.plan.explain import HEADS, LONG, explain, order_of
 from lacc.plan.machine import GENERIC, MACHINES
 from lacc.plan.plan import Plan
 from lacc.tile.derive import Derived
@@ -182,6 +182,26 @@ def test_an_emitted_file_makes_the_choice_of_the_plan() -> None:
     assert "PLAN = Plan(" in kernel.source
     for reason in kernel.plan.why:
         assert reason in kernel.source
+
+
+def test_what_a_call_could_do_is_a_table_with_the_choice_marked() -> None:
+    for name, T in (("gla", 4096), ("hgrn", 0), ("gated_deltanet", 1)):
+        p = plan(name)
+        choices, *phases = explain(derived(name), p, {"B": 1, "T": T, "H": HEADS})
+        (chosen,) = (row for row in choices.rows if row[-1] == "chosen")
+        assert (chosen[0], int(chosen[1])) == p.choose(T, HEADS, defaults(name))
+        assert bool(phases) == (chosen[0] != "recurrent")
+        assert all(len(row) == len(t.header) for t in (choices, *phases) for row in t.rows)
+
+
+def test_what_has_no_mode_says_why_and_has_no_table() -> None:
+    text = (ROOT / "examples" / "bidirectional.la").read_text("utf-8")
+    text = re.sub(r"R\[t\+1\]", "tanh(R[t+1])", text)
+    found = driver.analyse(driver.load(text))
+    p = choose(found)
+    assert p.modes == ()
+    assert sum(reason.startswith("no mode") for reason in p.why) == 2
+    assert explain(found, p, {"T": 64}) == ()
 
 
 # ---- reasons

@@ -114,15 +114,22 @@ def explain(derived: Derived, plan: Plan, shape: Mapping[str, int]) -> tuple[Tab
     """What a call of ``shape`` (B, T, H) could do and what each costs, and where the work of the
     choice is."""
     dims = {name: dim.default for name, dim in derived.spec.dims.items()}
-    T, heads = shape.get("T", 1), shape.get("B", 1) * shape.get("H", 1)
+    T, heads = max(shape.get("T", 1), 1), shape.get("B", 1) * shape.get("H", 1)
+    if not plan.modes:
+        return ()
     chosen = plan.choose(T, heads, dims)
     rows = tuple(_candidates(derived, plan, T, heads, dims, chosen))
-    header = ("mode", "tokens a chunk", "order", "ms", "Gflop", "")
+    header = ("mode", "tokens a chunk", "order", "ms", "Mflop", "")
     sizes_ = ", ".join(f"{name}={size}" for name, size in shape.items())
     tables = [Table(f"at {sizes_}, forward, on the machine {plan.machine}", header, rows)]
     if chosen[0] != "recurrent":
         tables.append(_of_phases(derived, chosen[1], dims))
     return tuple(tables)
+
+
+def _figures(number: float) -> str:
+    """Three figures, all digits before the point."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def order_of(derived: Derived, mode: str) -> str:
@@ -150,14 +157,8 @@ def _candidates(
             work, cost_ = cost.from_state(derived.token.forward), plan.by_token(T, heads, dims)
         flops = cost.evaluate(work.flops, sizes(C, dims)) * heads * T / C
         mark = "chosen" if (mode, C) == chosen else ""
-        yield (
-            mode,
-            str(C),
-            order_of(derived, mode),
-            f"{cost_ / 1e6:.3g}",
-            f"{flops / 1e9:.3g}",
-            mark,
-        )
+        numbers = _figures(cost_ / 1e6), _figures(flops / 1e6)
+        yield mode, str(C), order_of(derived, mode), *numbers, mark
 
 
 def _of_phases(derived: Derived, C: int, dims: Mapping[str, int]) -> Table:
