@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lacc.verify.inputs import Sizes, draw
+from lacc.verify.inputs import Sizes, as_dtype, draw
 
 if TYPE_CHECKING:
     from lacc.runtime.kernel import Kernel
@@ -112,15 +112,6 @@ def draw_arguments(
     omit = tuple(a.ascii for a in spec.args if a.default is not None)
     sizes = Sizes(shape.get("B", 1), shape.get("T", 256), shape.get("H", 4), shape.get("G", 1))
     return draw(spec, sizes, seed=seed, dtype=as_dtype(dtype), omit=omit)
-
-
-def as_dtype(name: str) -> Any:
-    """The NumPy dtype called ``name``, bfloat16 too."""
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
 
 
 def relative_error(got: Any, want: Any) -> float:

@@ -2,7 +2,7 @@
 rules of the op tables.
 
 Loads of the given kinds get cotangents; the cotangent of output ``x`` is loaded as ("cotangent",
-"x"), or ("dstate", "S") for the state that leaves as output ("state", "S").
+"x"), or ("dstate", "S") for the state that leaves as output "state:S".
 """
 
 from __future__ import annotations

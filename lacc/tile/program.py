@@ -1,7 +1,7 @@
 """Tile programs: a flat SSA list over tiles with named axes; built, printed and verified here.
 
 Notation: axis ``t`` is the token within a chunk, ``s`` the same tokens in the role of columns,
-other axes are dims of the spec (``K``, ``V``; a second axis of the same size is ``K2``). A value is
+other axes are dims of the spec (``K``, ``V``; a second axis of the same size is ``K'``). A value is
 a tile over a set of axes, per sequence, head and chunk. Products of tiles contract axes by name, so
 there are no transposes and no layouts in a program.
 """

@@ -15,7 +15,7 @@ import numpy as np
 from lacc.runtime.kernel import Kernel
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Shape
-from lacc.verify.inputs import Sizes, draw
+from lacc.verify.inputs import Sizes, as_dtype, draw
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
@@ -81,7 +81,7 @@ class Bench:
         if case not in self.drawn:
             heads, groups = self.heads
             sizes = Sizes(case.B, case.T, heads, groups, case.T + 16, self.dims)
-            dtype = _dtype(case.dtype)
+            dtype = as_dtype(case.dtype)
             self.drawn[case] = draw(
                 self.spec, sizes, seed=case.seed, regime=case.regime, dtype=dtype, omit=case.omit
             )
@@ -206,14 +206,6 @@ def _whole(shape: Shape, dims: Mapping[str, int]) -> bool:
         return all(axis.evaluate(dims) > 0 for axis in shape)
     except ValueError:
         return False
-
-
-def _dtype(name: str) -> Any:
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return ml_dtypes.bfloat16
-    return np.dtype(name).type
 
 
 def _accurate(dtype: Any) -> Any:

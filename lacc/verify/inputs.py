@@ -112,6 +112,15 @@ class _Drawing:
         return kept if arg.role == "input" else np.asarray(np.all(kept, axis=(0, 1)))
 
 
+def as_dtype(name: str) -> Any:
+    """The NumPy dtype called ``name``, bfloat16 too."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
 def draw(
     spec: Spec,
     sizes: Sizes,

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lacc.verify.subject import CALL, Finding
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -101,12 +97,3 @@ class Report:
         verdict = "every check passed" if self.passed else f"{len(self.failures)} checks failed"
         said = (*self.notes, *self.growths, verdict, *(f"  {line}" for line in self.failures))
         return "\n".join([*lines, "", *said])
-
-    def __rich__(self) -> Table:
-        from rich.table import Table
-
-        table = Table("check", *self.columns, title=f"{self.spec}: worst error / limit")
-        for row in self.rows:
-            cells = (self.cells[row, column] for column in self.columns)
-            table.add_row(row, *(f"[red]{c}[/]" if not c.passed else str(c) for c in cells))
-        return table

@@ -9,8 +9,8 @@ import pytest
 from conftest import ROOT
 
 import lacc
-from lacc.trial import as_dtype, relative_error
-from lacc.verify.inputs import Sizes, draw
+from lacc.trial import relative_error
+from lacc.verify.inputs import Sizes, as_dtype, draw
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
