@@ -12,14 +12,16 @@ from lacc.backends.base import Variables
 from lacc.backends.numpy_text import ATOM, ELEMENTWISE, Formats, Text, size_text
 from lacc.ir.ops import OPS
 from lacc.spec.model import Spec
-from lacc.tile.program import Inst, Program
+from lacc.tile.program import Axes, Inst, Program
 from lacc.tile.split import VARYING
 
 CONTRACT, BLOCKS = "lacc.runtime.contract", "lacc.runtime.blocks"
 PLAN = "lacc.plan.plan"
 IN_PLACE = {"add": "+", "sub": "-", "mul": "*"}
+INTO = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply"}
 SEVERAL = ("meet", "meet_pull", "decayed_pull")  # ops with three results
-KERNELS, SCALARS, SAMPLERS = "lacc.tile.kernels", "lacc.ir.scalars", "lacc.library.samplers"
+KERNELS, LAYOUT = "lacc.tile.kernels", "lacc.tile.layout"
+SCALARS, SAMPLERS = "lacc.ir.scalars", "lacc.library.samplers"
 RESERVED = (
     "np",
     "inputs",
@@ -49,7 +51,7 @@ class Function:
 
 @cache
 def taken() -> frozenset[str]:
-    modules = (CONTRACT, BLOCKS, PLAN, KERNELS, SCALARS, SAMPLERS)
+    modules = (CONTRACT, BLOCKS, PLAN, KERNELS, LAYOUT, SCALARS, SAMPLERS)
     return frozenset().union(*map(paste.names, modules))
 
 
@@ -76,9 +78,14 @@ class Writer:
         for n in program.outs.values():
             self.uses[n] += 2
         self.texts: dict[int, Text] = {}
+        self.into: dict[int, str] = {}
+        """Values that are written into an array that is there, and where."""
+        self.before: dict[int, str] = {}
+        """What makes these arrays."""
         self.line = 0
         self.outer: Writer | None = None
         self._turned: dict[int, Text] = {}
+        self._rows: set[str] = set()
         self._ahead: list[str] = []
         self._owned: set[int] = set()
         self._unnamed: set[int] = set()
@@ -102,6 +109,9 @@ class Writer:
             if n in self.texts:
                 continue
             inst = self.program.body[n]
+            if n in self.into:
+                found += [*self._comment(inst, comments), *self._written(n, inst)]
+                continue
             grown = self._in_place(n, inst)
             text = self.text(inst) if grown is None else Text(grown[0])
             alias = text.code.isidentifier() and n in aliased
@@ -136,6 +146,26 @@ class Writer:
         return (
             n in self._full and inst.op != "stop_gradient" and (computed or inst.op == "contract")
         )
+
+    def _written(self, n: int, inst: Inst) -> list[str]:
+        """The statement that writes a value of ``into``, and what waits for it."""
+        place, text = self.into[n], self.text(inst)
+        axes = [self.program.body[i].axes for i in inst.ins]
+        ins = [self.texts[i] for i in inst.ins]
+        line = f"{place} = {text.code}"
+        if inst.op in INTO and not text.number:
+            ins = [self.formats.aligned(x, have, inst.axes) for x, have in zip(ins, axes)]
+            line = f"{INTO[inst.op]}({ins[0].code}, {ins[1].code}, out={place})"
+            if inst.op == "add" and place in (ins[0].code, ins[1].code):
+                line = f"{place} += {ins[ins[0].code == place].code}"
+        elif inst.op == "contract":
+            self._right_operand(inst, ins, axes)
+            factors = self.formats.factors(inst, ins, axes)
+            if factors is not None:
+                line = f"np.matmul({factors[0].code}, {factors[1].code}, out={place})"
+        self.texts[n] = Text(place)
+        before = [self.before[n]] if n in self.before else []
+        return [*self.ahead(), *before, line]
 
     def _in_place(self, n: int, inst: Inst) -> list[str] | None:
         """Name and statements of a value that grows in the array of an operand nobody else needs:
@@ -192,6 +222,34 @@ class Writer:
         self._turned[n] = text
         return text
 
+    def _right_operand(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> None:
+        """Lays out the right operand of a matrix product, row by row; on the left any order will
+        do."""
+        right = self.formats.right(inst, axes)
+        if right is None:
+            return
+        n = inst.ins[right]
+        if axes[right][0] not in inst.value:
+            ins[right], axes[right] = self.turned(n), axes[right][::-1]
+            return
+        code = self.texts[n].code
+        if code not in self._rows and self.outer is None and self._scattered(n):
+            ins[right] = Text(f"np.ascontiguousarray({code})")
+            if code.isidentifier():
+                self._ahead.append(f"{code} = {ins[right].code}")
+                self._rows.add(code)
+                ins[right] = Text(code)
+
+    def _scattered(self, n: int) -> bool:
+        """Whether the rows of a tile over time may lie apart, as those of what is given do."""
+        inst = self.program.body[n]
+        if "t" not in inst.axes and "s" not in inst.axes:
+            return False
+        if inst.op == "load":
+            return inst.value[0] in VARYING
+        moved = inst.op in ELEMENTWISE or inst.op in ("rename", "expand")
+        return inst.op == "pick" or (moved and any(map(self._scattered, inst.ins)))
+
     def _comment(self, inst: Inst, wanted: bool) -> list[str]:
         """The line of the spec that an instruction comes from, where that is another one."""
         cheap = inst.op in ("load", "expand", "rename")
@@ -235,9 +293,7 @@ class Writer:
             return f.elementwise(inst, ins, axes)
         match inst.op:
             case "contract":
-                at = f.exchanged(inst, axes)
-                if at is not None:
-                    ins[at], axes[at] = self.turned(inst.ins[at]), axes[at][::-1]
+                self._right_operand(inst, ins, axes)
                 return f.contract(inst, ins, axes)
             case "sum":
                 return f.reduce("sum")(inst, ins, axes)

@@ -209,6 +209,7 @@ class _Direction:
         head += unpack([self.names[n] for n in self._kept()], "constants")
         if owner.token:
             head += [f"{name} = {name}[:, :, None]" for name in carried]
+        self._direct(writer)
         body = self._section(writer, 0, comments)
         for number in range(self.last // 2):
             body += self._loop(writer, number, comments)
@@ -225,11 +226,8 @@ class _Direction:
         every chunk."""
         phase, body = 2 * number + 1, self.program.body
         states = self.loops[number]
-        loads = {
-            n: self.local[self.carried, s]
-            for s, n in self.program.loads(self.carried).items()
-            if s in states
-        }
+        given = {s: n for s, n in self.program.loads(self.carried).items() if s in states}
+        loads = {n: self.local[self.carried, s] for s, n in given.items()}
         for n in loads:
             del writer.texts[n]  # not what it is in the loop
         inner = self._writer()
@@ -241,36 +239,70 @@ class _Direction:
         inner.texts.update({n: Text(name) for n, name in loads.items()})
         outs = {s: self.program.outs.get(f"state:{s}") for s in states}
         wanted = [n for n in self._of(phase) if body[n].op != "load"]
-        lines = inner.lines(wanted, comments, self.crossing)
-        kept = {self.local[self.carried, s] for s in states if self.carried == "state"}
-        kept |= {name for n, name in loads.items() if n in self.crossing}
+        kept = {s: self.local[self.carried, s] for s in states if self.carried == "state"}
+        kept |= {s: self.local[self.carried, s] for s, n in given.items() if n in self.crossing}
+        here, after = ("c", "c + 1") if self.carried == "state" else ("c + 1", "c")
+        direct = {i: n for i in writer.into for n in outs.values() if n and i in body[n].ins}
+        for s, name in kept.items():
+            out = outs[s]
+            if out in wanted and list(outs.values()).count(out) == 1:
+                inner.into[out] = f"{name}_at[:, :, {after}]"
+        inner.texts.update({i: Text(inner.into[n]) for i, n in direct.items()})
+        lines = [f"{name} = {name}_at[:, :, {here}]" for name in kept.values()]
+        lines += inner.lines(wanted, comments, self.crossing)
         shown = [n for n in wanted if n in self.crossing and n not in outs.values()]
         shown += [
             n
             for n in outs.values()
             if n is not None and n not in loads and self._read_after(n, phase)
         ]
-        every = "range(n)" if self.carried == "state" else "reversed(range(n))"
         stacked = {n: self.names.another(f"{self.names[n]}_at") for n in shown}
-        every_at = [*(f"{name}_at" for name in sorted(kept)), *stacked.values()]
-        result = writer.ahead() + [f"{name} = [None] * n" for name in every_at]
-        result += [f"for c in {every}:"]
-        result += [f"    {name}_at[c] = {name}" for name in sorted(kept)]
-        result += [f"    {line}" for line in lines]
-        result += [f"    {stacked[n]}[c] = {inner.texts[n].code}" for n in shown]
+        lines += [f"{stacked[n]}[c] = {inner.texts[n].code}" for n in shown]
         moves = []
         for s in states:
             name, out = self.local[self.carried, s], outs[s]
-            after = f"np.zeros_like({name})" if out is None else inner.texts[out].code
-            moves += [(name, after)] if after != name else []
+            value = f"np.zeros_like({name})" if out is None else inner.texts[out].code
+            if s not in kept:
+                moves += [(name, value)] if value != name else []
+            elif out not in inner.into:
+                lines.append(f"{name}_at[:, :, {after}] = {'0' if out is None else value}")
         if moves:
-            result.append(
-                f"    {', '.join(m[0] for m in moves)} = {', '.join(m[1] for m in moves)}"
-            )
-        result += [f"{name} = np.stack({name}, 2)" for name in every_at]
+            lines.append(f"{', '.join(m[0] for m in moves)} = {', '.join(m[1] for m in moves)}")
+        result = writer.ahead()
+        ready = {s for s, n in outs.items() if n in direct.values()}
+        result += [self._room(name) for s, name in kept.items() if s not in ready]
+        result += [f"{name} = [None] * n" for name in stacked.values()]
+        result.append(f"for c in {'range(n)' if here == 'c' else 'reversed(range(n))'}:")
+        result += [f"    {line}" for line in lines]
+        last, rest = ("-1", ":-1") if here == "c" else ("0", "1:")
+        for name in kept.values():
+            result.append(f"{name}, {name}_at = {name}_at[:, :, {last}], {name}_at[:, :, {rest}]")
+        result += [f"{name} = np.stack({name}, 2)" for name in stacked.values()]
         writer.texts.update({n: Text(f"{name}_at") for n, name in loads.items()})
         writer.texts.update({n: Text(name) for n, name in stacked.items()})
-        return result if every_at or lines or moves else []
+        return result if lines else []
+
+    def _room(self, name: str) -> str:
+        return f"{name}_at = room({name}, n, {'0' if self.carried == 'state' else 'n'})"
+
+    def _direct(self, writer: Writer) -> None:
+        """Products that are only added to what a state keeps go to where the next state will be."""
+        body, program = self.program.body, self.program
+        loads = program.loads(self.carried)
+        for s, name in ((s, self.local[self.carried, s]) for group in self.loops for s in group):
+            out = program.outs.get(f"state:{s}")
+            kept = self.carried == "state" or loads.get(s) in self.crossing
+            if out is None or body[out].op != "add" or not kept:
+                continue
+            for i in body[out].ins:
+                ins = [body[x].axes for x in body[i].ins]
+                product = body[i].op == "contract" and self.phase[i] == self.phase[out] - 1
+                alone = writer.uses[i] == 1 and body[i].axes == body[out].axes
+                if product and alone and writer.formats.right(body[i], ins) is not None:
+                    places = "1:" if self.carried == "state" else ":-1"
+                    writer.into[i] = f"{name}_at[:, :, {places}]"
+                    writer.before[i] = self._room(name)
+                    break
 
     def _read_after(self, n: int, phase: int) -> bool:
         """Whether a later phase reads the value, beside its being carried on."""

@@ -125,28 +125,39 @@ class Formats:
         code = form.format(*(x.within(level) for x, level in zip(aligned, levels)))
         return Text(code, binds, all(x.number for x in ins))
 
-    def exchanged(self, inst: Inst, axes: list[Axes]) -> int | None:
-        """Which operand is the right one of a matrix product, with rows and columns the wrong way
-        round; on the left that costs nothing."""
-        over: Axes = inst.value
-        free = [tuple(x for x in have if x not in over) for have in axes]
-        if len(over) > 1 or any(len(x) != 1 for x in free) or free[0] == free[1]:
+    def right(self, inst: Inst, axes: list[Axes]) -> int | None:
+        """Which operand is the right one, where a contraction is a product of two matrices."""
+        free = [tuple(x for x in have if x not in inst.value) for have in axes]
+        if len(inst.value) > 1 or any(len(x) != 1 for x in free) or free[0] == free[1]:
             return None
-        right = int(inst.axes == free[0] + free[1])
-        return right if axes[right] != over + free[right] else None
+        return int(inst.axes == free[0] + free[1])
+
+    def factors(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> tuple[Text, Text] | None:
+        """Left and right factor, where a contraction is a product of two matrices."""
+        right = self.right(inst, axes)
+        if right is None:
+            return None
+        over: Axes = inst.value
+        moved = [
+            self.moved(x, have, free + over if n != right else over + free)
+            for n, (x, have) in enumerate(zip(ins, axes))
+            for free in [tuple(a for a in have if a not in over)]
+        ]
+        return moved[1 - right], moved[right]
 
     def contract(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
         """A product over axes: of matrices where it is one, else an einsum."""
+        factors = self.factors(inst, ins, axes)
+        if factors is not None:
+            return Text(f"{factors[0].within(PRODUCT)} @ {factors[1].within(UNARY)}", PRODUCT)
         (a, b), (have_a, have_b) = ins, axes
         over: Axes = inst.value
         free_a = tuple(x for x in have_a if x not in over)
         free_b = tuple(x for x in have_b if x not in over)
-        if len(over) == 1 and len(free_a) <= 1 and len(free_b) <= 1 and free_a != free_b:
+        if len(over) == 1 and len(free_a) + len(free_b) == 1:
             if inst.axes != free_a + free_b:
                 a, b, have_a, have_b, free_a, free_b = b, a, have_b, have_a, free_b, free_a
             left, right = self.moved(a, have_a, free_a + over), self.moved(b, have_b, over + free_b)
-            if free_a and free_b:
-                return Text(f"{left.within(PRODUCT)} @ {right.within(UNARY)}", PRODUCT)
             if free_a:
                 return Text(f"({left.within(PRODUCT)} @ {right.within(ATOM)}[..., None])[..., 0]")
             return Text(f"({left.within(ATOM)}[..., None, :] @ {right.within(UNARY)})[..., 0, :]")

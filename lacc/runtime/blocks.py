@@ -143,13 +143,13 @@ class Call:
         return self.constants[number, C, back]
 
     def inputs(self, p: Pass, at: int, n: int, C: int) -> tuple[Any, ...]:
-        """The tiles of a block, laid out one after another, in the dtype to compute in."""
+        """The tiles of a block in the dtype to compute in."""
         found = []
         for name in p.inputs:
             x = self.x[name]
             x = tiles(x[:, ::-1] if p.reverse and x is not None else x, at, n, C)
             x = x if x is None or not self.by_token else x[:, :, :, 0]
-            found.append(None if x is None else np.ascontiguousarray(x, self.run.dtype))
+            found.append(None if x is None else x.astype(self.run.dtype, copy=False))
         return tuple(found)
 
     def put(

@@ -11,7 +11,8 @@ run of tokens, so a factor of 0 (g = -inf) is exact and nothing overflows that t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,64 +44,85 @@ class Levels:
         g = padded(self.g, -2, self.size, 0.0 if self.log else 1.0)
         found = [np.exp(g) if self.log else g]
         while g.shape[-2] > 1:
-            left, right = halves(g, 1)
-            g = (left + right if self.log else left * right)[..., 0, :]
-            if self.log and len(found) > 2:
-                found.append(np.exp(g))
+            total = found[-1][..., ::2, :] * found[-1][..., 1::2, :]
+            if self.log:
+                g = g[..., ::2, :] + g[..., 1::2, :]
+                total = total if len(found) < 3 else np.exp(g)
             else:
-                left, right = halves(found[-1], 1)
-                found.append((left * right)[..., 0, :])
+                g = total
+            found.append(total)
         return found
 
-    def walk(self, *grown: tuple[Array, Array]) -> Iterator[int]:
-        """The m of each level but the last. Between levels each (x, y) of ``grown``, first up and
-        down times something at level 0, is multiplied so that it is that at the next level."""
+    @property
+    def one(self) -> Array:
+        """A factor of 1 for each token."""
+        return np.ones_like(self.totals[0])
+
+    def walk(self, *grown: tuple[Array, Array]) -> Iterator[tuple[int, list[tuple[Array, Array]]]]:
+        """The m of each level but the last, with the right runs of each x and the left runs of each
+        y of ``grown``. Each x is multiplied by ``up``, each y by ``down``, from level to level."""
+        for x, _ in () if self.strict else grown:
+            x *= self.totals[0]
         for n, total in enumerate(self.totals[:-1]):
             m = 1 << n
-            yield m
-            left, right = halves(total, 1)
-            for x, y in grown:
-                np.multiply(lower := halves(x, m)[1], left, out=lower)
-                np.multiply(upper := halves(y, m)[0], right, out=upper)
+            met = [(halves(x, m)[1], halves(y, m)[0]) for x, y in grown]
+            yield m, met
+            for x, y in met:
+                np.multiply(x, total[..., ::2, None, :], out=x)
+                np.multiply(y, total[..., 1::2, None, :], out=y)
 
     def start(self, x: Array, y: Array) -> tuple[Array, Array]:
-        """Arrays of their own for up · x and down · y at level 0, broadcast to one shape."""
+        """Arrays of their own for `walk` to multiply, broadcast to one shape."""
         factor = self.totals[0]
         lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2], factor.shape[:-2])
         tile = x.shape[-2:] if self.strict else np.broadcast_shapes(x.shape[-2:], factor.shape[-2:])
-        up = by_token(np.broadcast_to(x, (*lead, *tile)))
-        if not self.strict:
-            up *= factor
-        return up, by_token(np.broadcast_to(y, (*lead, *y.shape[-2:])))
+        wide = np.broadcast_to(x, (*lead, *tile)), np.broadcast_to(y, (*lead, *y.shape[-2:]))
+        return by_token(wide[0]), by_token(wide[1])
 
     @cached_property
     def ends(self) -> tuple[Array, Array]:
         """``up`` and ``down`` of the last level."""
+        if self.log and self.g.shape[-1] == 1:
+            up, down = self.ends_of(self.tokens)
+            return up.swapaxes(-1, -2), down.swapaxes(-1, -2)
         if self.log:
-            sums = running(self.g, self.strict), running(self.g, True, back=True)
-            return np.exp(sums[0]), np.exp(sums[1])
-        one = np.ones_like(self.totals[0])
-        up, down = self.start(one, one)
+            return np.exp(running(self.g, self.strict)), np.exp(running(self.g, True, back=True))
+        up, down = self.start(self.one, self.one)
         for _ in self.walk((up, down)):
             pass
         return up[..., : self.tokens, :], down[..., : self.tokens, :]
 
+    def ends_of(self, m: int) -> tuple[Array, Array]:
+        """``up`` and ``down`` of runs of m tokens from one log a token [..., C / m, m]."""
+        earlier, later = sides(m, self.strict, self.g.dtype)
+        return self.summed(earlier.T, 0.0), self.summed(later, 0.0)
+
+    def summed(self, chosen: Array, more: Any) -> Array:
+        """From one log a token, exp(runs of m @ ``chosen`` + ``more``): [..., C / m, columns]."""
+        m, columns = chosen.shape
+        g = np.maximum(self.g[..., 0], LEAST)  # exp of it is 0 too, and 0 times it is not NaN
+        g = padded(g, -1, -(-self.tokens // m) * m)
+        sums = g.reshape(g.size // m, m) @ chosen
+        sums += more
+        return np.exp(sums, out=sums).reshape(*g.shape[:-1], g.shape[-1] // m, columns)
+
     @cached_property
     def pairs(self) -> Array:
-        """P[t, s] of one scalar decay a token, as `between` gives it."""
+        """The P of `between`: from sums in runs of up to 32 tokens, from ends where these meet."""
         if not self.log:
-            one = np.ones_like(self.totals[0])
-            return meet(one, one, self)[0]
-        earlier, later = self.sides()
-        g = np.maximum(self.g[..., 0], LEAST)  # exp of it is 0 too, and 0 times it is not NaN
-        p = np.exp((earlier * g[..., None, :]) @ later)
-        p *= earlier if self.strict else np.tril(np.ones_like(earlier))
-        return p
-
-    def sides(self) -> tuple[Array, Array]:
-        """For a pair (t, s), the tokens up to t (before t where strict) and those after s: [C, C]."""
-        one = np.ones((self.tokens, self.tokens), self.g.dtype)
-        return np.tril(one, -1 if self.strict else 0), np.tril(one, -1)
+            return meet(self.one, self.one, self)[0]
+        m = min(self.size, 32)
+        p = self.summed(*between_sums(m, self.strict, self.g.dtype))
+        p = p.reshape(*p.shape[:-1], m, m)
+        if m == self.size:
+            return p[..., 0, : self.tokens, : self.tokens]
+        a = np.zeros((*p.shape[:-3], self.size, self.size), p.dtype)
+        diagonal(a, m)[..., : p.shape[-3], :, :] = p
+        while m < self.size:
+            up, down = (padded(x, -2, self.size // m) for x in self.ends_of(m))
+            np.multiply(up[..., 1::2, :, None], down[..., ::2, None, :], out=pair_block(a, m))
+            m *= 2
+        return a[..., : self.tokens, : self.tokens]
 
 
 def halves(x: Array, m: int) -> tuple[Array, Array]:
@@ -113,7 +135,7 @@ def halves(x: Array, m: int) -> tuple[Array, Array]:
 def by_token(x: Array) -> Array:
     """A copy of ``x`` [..., C, D] that keeps each token's channels, those of all chunks and heads,
     side by side: work on runs of tokens then goes over long rows."""
-    return np.moveaxis(np.array(np.moveaxis(x, -2, 0), order="C"), 0, -2)
+    return x.swapaxes(0, -2).copy().swapaxes(0, -2)
 
 
 def padded(x: Array, axis: int, tokens: int, fill: float = 0.0) -> Array:
@@ -125,9 +147,25 @@ def padded(x: Array, axis: int, tokens: int, fill: float = 0.0) -> Array:
     return np.concatenate([x, np.full(shape, fill, x.dtype)], axis)
 
 
+@cache
+def sides(m: int, strict: bool, dtype: Any) -> tuple[Array, Array]:
+    """For a pair (t, s) of m tokens, those up to t (before t where strict) and those after s, as
+    factors 0 and 1: [t, m] and [m, s]."""
+    one = np.ones((m, m), dtype)
+    return np.tril(one, -1 if strict else 0), np.tril(one, -1)
+
+
+@cache
+def between_sums(m: int, strict: bool, dtype: Any) -> tuple[Array, Array]:
+    """What sums logs between tokens: factors 0 and 1 [m, m * m], and 0 or as good as -inf [m * m]
+    for the pairs (t, s) that have none."""
+    earlier, later = sides(m, strict, dtype)
+    none = np.where(earlier > 0, 0, LEAST).astype(dtype)
+    return (earlier.T[:, :, None] * later[:, None, :]).reshape(m, -1), none.reshape(-1)
+
+
 def levels(g: Array, log: bool, strict: bool) -> Levels:
-    """The runs of decays ``g`` [..., C, D]; ``strict`` leaves a token's own factor out of
-    ``up``."""
+    """The runs of decays ``g`` [..., C, D]; strict leaves a token's own factor out of ``up``."""
     return Levels(g, log, strict)
 
 
@@ -156,15 +194,17 @@ def whole(d: Levels) -> Array:
     return np.exp(d.g.sum(-2)) if d.log else d.totals[-1][..., 0, :]
 
 
+def diagonal(a: Array, m: int) -> Array:
+    """View of the blocks of m tokens on the diagonal of ``a`` [..., C, C]: [..., C / m, m, m]."""
+    blocks = a.reshape(*a.shape[:-2], a.shape[-2] // m, m, a.shape[-1] // m, m)
+    view: Array = np.einsum("...isit->...ist", blocks)
+    return view
+
+
 def pair_block(a: Array, m: int) -> Array:
     """View of the blocks of ``a`` [..., C, C] where right runs of m tokens meet their left ones
     [..., C / 2m, m, m]."""
-    row, column = a.strides[-2:]
-    return np.lib.stride_tricks.as_strided(
-        a[..., m:, :],
-        (*a.shape[:-2], a.shape[-1] // (2 * m), m, m),
-        (*a.strides[:-2], 2 * m * (row + column), row, column),
-    )
+    return diagonal(a, 2 * m)[..., m:, :m]
 
 
 def meet(x: Array, y: Array, d: Levels) -> tuple[Array, Array, Array]:
@@ -173,10 +213,10 @@ def meet(x: Array, y: Array, d: Levels) -> tuple[Array, Array, Array]:
     x, y = padded(x, -2, d.size), padded(y, -2, d.size)
     up, down = d.start(x, y)
     a = np.zeros((*up.shape[:-2], d.size, d.size), x.dtype)
-    for m in d.walk((up, down)):
-        np.matmul(halves(up, m)[1], halves(down, m)[0].swapaxes(-1, -2), out=pair_block(a, m))
     if not d.strict:
-        np.einsum("...td,...td->...t", x, y, out=np.einsum("...tt->...t", a))
+        np.einsum("...td,...td->...t", up, down, out=np.einsum("...tt->...t", a))
+    for m, ((right, left),) in d.walk((up, down)):
+        np.matmul(right, left.swapaxes(-1, -2), out=pair_block(a, m))
     return a[..., : d.tokens, : d.tokens], up[..., : d.tokens, :], down[..., : d.tokens, :]
 
 
@@ -194,8 +234,7 @@ def meet_pull(ct: Array, x: Array, y: Array, d: Levels) -> tuple[Array, Array, A
     """Cotangents of x, y and of the decays from that of A in `meet`: each [..., C, D]."""
     a = padded(padded(ct, -1, d.size), -2, d.size)
     x, y = padded(x, -2, d.size), padded(y, -2, d.size)
-    one = np.ones_like(d.totals[0])
-    met, ends = d.start(x, y), d.start(one, one)
+    met, ends = d.start(x, y), d.start(d.one, d.one)
     shape = (*np.broadcast_shapes(met[0].shape[:-2], a.shape[:-2]), *met[0].shape[-2:])
     dx, dy = np.zeros(shape, x.dtype), np.zeros(shape, x.dtype)
     if not d.strict:
@@ -203,14 +242,13 @@ def meet_pull(ct: Array, x: Array, y: Array, d: Levels) -> tuple[Array, Array, A
         dx += diagonal * y
         dy += diagonal * x
     pulled = []
-    for m in d.walk(met, ends):
+    for m, ((right, left), (up, down)) in d.walk(met, ends):
         block = pair_block(a, m)
-        from_left = block @ halves(met[1], m)[0]
-        from_right = block.swapaxes(-1, -2) @ halves(met[0], m)[1]
-        up, down = halves(ends[0], m)[1], halves(ends[1], m)[0]
+        from_left = block @ left
+        from_right = block.swapaxes(-1, -2) @ right
         pulled.append((halves(x, m)[1] * from_left, halves(y, m)[0] * from_right))
-        np.add(right := halves(dx, m)[1], up * from_left, out=right)
-        np.add(left := halves(dy, m)[0], down * from_right, out=left)
+        np.add(here := halves(dx, m)[1], up * from_left, out=here)
+        np.add(here := halves(dy, m)[0], down * from_right, out=here)
     dg = levels_pull(d, shape[:-2], shape[-1], pulled)
     return dx[..., : d.tokens, :], dy[..., : d.tokens, :], dg
 
@@ -218,22 +256,21 @@ def meet_pull(ct: Array, x: Array, y: Array, d: Levels) -> tuple[Array, Array, A
 def between_pull(ct: Array, d: Levels) -> Array:
     """The cotangent of the decays [..., C, 1] from that of `between`."""
     if not d.log:
-        one = np.ones((d.tokens, 1), d.g.dtype)
-        return meet_pull(ct, one, one, d)[2]
-    earlier, later = d.sides()
-    from_s = earlier.T @ (ct * d.pairs)
-    return (from_s * later).sum(-1)[..., None]
+        return meet_pull(ct, d.one, d.one, d)[2]
+    earlier, later = sides(d.tokens, d.strict, d.g.dtype)
+    pulled: Array = ((earlier.T @ (ct * d.pairs)) * later).sum(-1)
+    return pulled[..., None]
 
 
 def decayed(a: Array, y: Array, d: Levels) -> Array:
     """O[t, d] = sum_s a[t, s] y[s, d] P[t, s, d] over s <= t (s < t where strict): [..., C, D]."""
     a, y = padded(padded(a, -1, d.size), -2, d.size), padded(y, -2, d.size)
-    up, down = d.start(np.ones_like(d.totals[0]), y)
+    up, down = d.start(d.one, y)
     out = np.zeros((*np.broadcast_shapes(a.shape[:-2], down.shape[:-2]), *y.shape[-2:]), y.dtype)
     if not d.strict:
         out += np.einsum("...tt->...t", a)[..., None] * y
-    for m in d.walk((up, down)):
-        met = halves(up, m)[1] * (pair_block(a, m) @ halves(down, m)[0])
+    for m, ((right, left),) in d.walk((up, down)):
+        met = right * (pair_block(a, m) @ left)
         np.add(here := halves(out, m)[1], met, out=here)
     return out[..., : d.tokens, :]
 
@@ -290,11 +327,8 @@ def levels_pull(
     if last_whole is not None:
         dwhole[..., 0, :] += last_whole
     dtotal = dwhole * d.totals[-1] if d.log else dwhole
-    one = np.ones_like(factor)
-    ends = d.start(one, one)
-    runs = [
-        (halves(ends[0], m)[1].copy("K"), halves(ends[1], m)[0].copy("K")) for m in d.walk(ends)
-    ]
+    ends = d.start(d.one, d.one)
+    runs = [(up.copy("K"), down.copy("K")) for _, ((up, down),) in d.walk(ends)]
     m = d.size // 2
     for level in reversed(range(len(runs))):
         left, right = halves(d.totals[level], 1)
@@ -363,73 +397,3 @@ def scan_back(a: Array, b: Array) -> Array:
     for t in reversed(range(len(h))):
         h[t] = b[t] if t == len(h) - 1 else a[t + 1] * h[t + 1] + b[t]
     return h
-
-
-def turned(x: Array) -> Array:
-    """The last two axes exchanged, and laid out so."""
-    return np.ascontiguousarray(x.swapaxes(-1, -2))
-
-
-def spread(x: Array, *lengths: int) -> Array:
-    """``x`` broadcast to trailing axes of these lengths: a view."""
-    return np.broadcast_to(x, (*x.shape[: x.ndim - len(lengths)], *lengths))
-
-
-def place_row(x: Array, axes: int, tokens: int, last: bool) -> Array:
-    """``x`` as the last (or first) of ``tokens`` rows, the others 0; ``axes`` counts those of the
-    result's tile."""
-    lead = x.ndim - axes + 1
-    out = np.zeros((*x.shape[:lead], tokens, *x.shape[lead:]), x.dtype)
-    out[(slice(None),) * lead + (-1 if last else 0,)] = x
-    return out
-
-
-def shift(x: Array, axis: int, back: bool) -> Array:
-    """The neighbour before (or behind) along an axis; 0 at the edge."""
-    out = np.zeros_like(x)
-    new, old = np.moveaxis(out, axis, 0), np.moveaxis(x, axis, 0)
-    if back:
-        new[:-1] = old[1:]
-    else:
-        new[1:] = old[:-1]
-    return out
-
-
-def take(x: Array, axis: int, start: int, step: int, count: int) -> Array:
-    """``count`` entries of an axis, from ``start`` on: a view."""
-    return np.moveaxis(np.moveaxis(x, axis, 0)[start : start + step * count : step], 0, axis)
-
-
-def put(x: Array, axis: int, start: int, step: int, length: int) -> Array:
-    """The transpose of `take`: the entries in an axis of ``length``, the others 0."""
-    shape = list(x.shape)
-    shape[axis] = length
-    out = np.zeros(shape, x.dtype)
-    take(out, axis, start, step, x.shape[axis])[...] = x
-    return out
-
-
-def join(axis: int, *parts: Array) -> Array:
-    """Parts of an axis one after another; other axes broadcast."""
-    lead = np.broadcast_shapes(*(np.delete(p.shape, p.ndim + axis).tolist() for p in parts))
-    wide = []
-    for p in parts:
-        shape = list(lead)
-        shape.insert(p.ndim + axis, p.shape[axis])
-        wide.append(np.broadcast_to(p, shape))
-    return np.concatenate(wide, axis)
-
-
-def fold(x: Array) -> Array:
-    """The last two axes as one, row-major."""
-    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
-
-
-def unfold(x: Array, rows: int, columns: int) -> Array:
-    """The last axis as two."""
-    return x.reshape(*x.shape[:-1], rows, columns)
-
-
-def omitted(ct: Array, given: Array | None) -> Array:
-    """A cotangent where an argument was omitted and its default stands for it, else 0."""
-    return ct if given is None else np.zeros_like(ct)

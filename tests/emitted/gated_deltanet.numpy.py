@@ -28,24 +28,21 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     total = whole(decay)[..., 0]
     down = suffix(decay)[..., 0]
     scaled4 = k * down[..., None]
-    scaled4_T = turned(scaled4)
-    S_at = [None] * n
+    S_at = room(S, n, 0)
     added_at = [None] * n
     for c in range(n):
-        S_at[c] = S
+        S = S_at[:, :, c]
         added = solved2[:, :, c] @ S
         added += solved[:, :, c]
-        added2 = scaled4_T[:, :, c] @ added
-        added2 += total[:, :, c][..., None, None] * S
+        np.add(total[:, :, c][..., None, None] * S, scaled4[:, :, c].swapaxes(-1, -2) @ added, out=S_at[:, :, c + 1])
         added_at[c] = added
-        S = added2
-    S_at = np.stack(S_at, 2)
+    S, S_at = S_at[:, :, -1], S_at[:, :, :-1]
     added_at = np.stack(added_at, 2)
-    added3 = scaled @ S_at
-    added3 += scaled3 @ added_at
+    added2 = scaled @ S_at
+    added2 += scaled3 @ added_at
     # o = K**-0.5 * S[t].T @ q
-    added3 *= K ** (-0.5)
-    return (added3,), (S,), (S_at,)
+    added2 *= K ** (-0.5)
+    return (added2,), (S,), (S_at,)
 
 
 def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype):
@@ -77,32 +74,30 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     scaled3 = do * K ** (-0.5)
     solved_T = turned(solved)
     product3 = scaled3 @ solved_T
-    scaled4_T = turned(product2 * between3)
-    scaled5 = product3 * between3
+    scaled3 = np.ascontiguousarray(scaled3)
+    scaled4 = product3 * between3
     matrix_pull = between_pull(product3 * product2, decay)[..., 0]
-    scaled5_T = turned(scaled5)
-    product4 = scaled5_T @ q
+    k = np.ascontiguousarray(k)
+    q = np.ascontiguousarray(q)
+    product4 = scaled4.swapaxes(-1, -2) @ q
     solved2 = solve(negated2, k * down[..., None], transposed=True)
-    solved3 = solve(negated2, scaled4_T @ scaled3, transposed=True)
+    solved3 = solve(negated2, (product2 * between3).swapaxes(-1, -2) @ scaled3, transposed=True)
     S_start_T = turned(S_start)
     product5 = scaled3 @ S_start_T
-    scaled3_T = turned(scaled3)
-    product6 = scaled3_T @ (q * up[..., None])
-    dq = scaled5 @ k
+    product6 = scaled3.swapaxes(-1, -2) @ np.ascontiguousarray(q * up[..., None])
+    dq = scaled4 @ k
     dq += product5 * up[..., None]
     prefix_pull2 = prefix_pull((product5 * q).sum(-1)[..., None], decay)[..., 0]
-    dS_at = [None] * n
+    dS_at = room(dS, n, n)
     added2_at = [None] * n
     for c in reversed(range(n)):
-        dS_at[c] = dS
+        dS = dS_at[:, :, c + 1]
         added2 = solved2[:, :, c] @ dS
         added2 += solved3[:, :, c]
-        added2_T = turned(added2)
-        dS2 = dS * total[:, :, c][..., None, None] + (added2_T @ scaled2[:, :, c]).swapaxes(-1, -2)
-        dS2 += product6[:, :, c].swapaxes(-1, -2)
+        dS2 = dS * total[:, :, c][..., None, None] + (added2.swapaxes(-1, -2) @ scaled2[:, :, c]).swapaxes(-1, -2)
+        np.add(dS2, product6[:, :, c].swapaxes(-1, -2), out=dS_at[:, :, c])
         added2_at[c] = added2
-        dS = dS2
-    dS_at = np.stack(dS_at, 2)
+    dS, dS_at = dS_at[:, :, 0], dS_at[:, :, 1:]
     added2_at = np.stack(added2_at, 2)
     dS_T = turned(dS_at)
     product7 = solved @ dS_T
@@ -111,12 +106,12 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     pairs = np.tril(added2_at @ solved_T, -1)
     product8 = added2_at @ S_start_T
     prefix_pull3 = prefix_pull((product8 * negated).sum(-1)[..., None], decay2)[..., 0]
-    scaled6 = pairs * between2
+    scaled5 = pairs * between2
     matrix_pull2 = between_pull(pairs * product, decay2)[..., 0]
-    scaled6_T = turned(scaled6)
-    added3 = scaled6 @ k
+    negated = np.ascontiguousarray(negated)
+    added3 = scaled5 @ k
     added3 += product8 * up2[..., None]
-    added4 = scaled6_T @ negated
+    added4 = scaled5.swapaxes(-1, -2) @ negated
     added4 += product4
     negated3 = -added3
     summed = (negated3 * k).sum(-1)

@@ -9,21 +9,20 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     # S[t] = diag(α) @ S[t-1] + k @ v.T
     decay = levels(g, log=True, strict=False)
     pairs, from_start, to_end = meet(q, k, decay)
+    v = np.ascontiguousarray(v)
     product = pairs @ v
     total = whole(decay)
-    to_end_T = turned(to_end)
-    product2 = to_end_T @ v
-    S_at = [None] * n
+    S_at = room(S, n, 0)
+    np.matmul(to_end.swapaxes(-1, -2), v, out=S_at[:, :, 1:])
     for c in range(n):
-        S_at[c] = S
-        added = total[:, :, c][..., None] * S + product2[:, :, c]
-        S = added
-    S_at = np.stack(S_at, 2)
-    added2 = from_start @ S_at
-    added2 += product
+        S = S_at[:, :, c]
+        S_at[:, :, c + 1] += total[:, :, c][..., None] * S
+    S, S_at = S_at[:, :, -1], S_at[:, :, :-1]
+    added = from_start @ S_at
+    added += product
     # o = K**-0.5 * S[t].T @ q
-    added2 *= K ** (-0.5)
-    return (added2,), (S,), (S_at,)
+    added *= K ** (-0.5)
+    return (added,), (S,), (S_at,)
 
 
 def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype):
@@ -40,21 +39,20 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     down = suffix(decay)
     scaled = do * K ** (-0.5)
     v_T = turned(v)
-    pairs_T = turned(pairs)
-    tile = pairs_T @ scaled
+    scaled = np.ascontiguousarray(scaled)
+    tile = pairs.swapaxes(-1, -2) @ scaled
     dq, part, part2 = meet_pull(scaled @ v_T, q, k, decay)
     S_start_T = turned(S_start)
     product = scaled @ S_start_T
-    scaled_T = turned(scaled)
-    product2 = scaled_T @ from_start
+    from_start = np.ascontiguousarray(from_start)
+    product2 = scaled.swapaxes(-1, -2) @ from_start
     dq2 = dq + product * up
     prefix_pull2 = prefix_pull(product * q, decay)
-    dS_at = [None] * n
+    dS_at = room(dS, n, n)
     for c in reversed(range(n)):
-        dS_at[c] = dS
-        dS2 = dS * total[:, :, c][..., None] + product2[:, :, c].swapaxes(-1, -2)
-        dS = dS2
-    dS_at = np.stack(dS_at, 2)
+        dS = dS_at[:, :, c + 1]
+        np.add(dS * total[:, :, c][..., None], product2[:, :, c].swapaxes(-1, -2), out=dS_at[:, :, c])
+    dS, dS_at = dS_at[:, :, 0], dS_at[:, :, 1:]
     dS_T = turned(dS_at)
     product3 = v @ dS_T
     suffix_pull2 = suffix_pull(product3 * k, decay)

@@ -8,23 +8,21 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     # feature φ(x) = elu(x) + 1
     phi_k = elu1(k)
     # S[t] = S[t-1] + φ(k) @ v.T
-    phi_k_T = turned(phi_k)
-    product = phi_k_T @ v
+    v = np.ascontiguousarray(v)
+    S_at = room(S, n, 0)
+    np.matmul(phi_k.swapaxes(-1, -2), v, out=S_at[:, :, 1:])
     # z[t] = z[t-1] + φ(k)
     summed = phi_k.sum(-2)
-    S_at = [None] * n
     for c in range(n):
-        S_at[c] = S
+        S = S_at[:, :, c]
         # S[t] = S[t-1] + φ(k) @ v.T
-        added = S + product[:, :, c]
-        S = added
-    S_at = np.stack(S_at, 2)
-    z_at = [None] * n
+        S_at[:, :, c + 1] += S
+    S, S_at = S_at[:, :, -1], S_at[:, :, :-1]
+    z_at = room(z, n, 0)
     for c in range(n):
-        z_at[c] = z
-        added2 = z + summed[:, :, c]
-        z = added2
-    z_at = np.stack(z_at, 2)
+        z = z_at[:, :, c]
+        np.add(z, summed[:, :, c], out=z_at[:, :, c + 1])
+    z, z_at = z_at[:, :, -1], z_at[:, :, :-1]
     return (), (S, z), (S_at, z_at)
 
 
@@ -35,17 +33,19 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     (dS, dz) = dstates
     phi_k = elu1(k)
     raised = np.exp(np.minimum(k, 0))
-    dS_at = [None] * n
+    dS_at = room(dS, n, n)
     for c in reversed(range(n)):
-        dS_at[c] = dS
-    dS_at = np.stack(dS_at, 2)
+        dS = dS_at[:, :, c + 1]
+        dS_at[:, :, c] = dS
+    dS, dS_at = dS_at[:, :, 0], dS_at[:, :, 1:]
     dS_T = turned(dS_at)
     product = v @ dS_T
     dv = phi_k @ dS_at
-    dz_at = [None] * n
+    dz_at = room(dz, n, n)
     for c in reversed(range(n)):
-        dz_at[c] = dz
-    dz_at = np.stack(dz_at, 2)
+        dz = dz_at[:, :, c + 1]
+        dz_at[:, :, c] = dz
+    dz, dz_at = dz_at[:, :, 0], dz_at[:, :, 1:]
     dk = (dz_at[..., None, :] + product) * raised
     return (dk, dv), (), (), (dS, dz)
 
@@ -83,10 +83,10 @@ def backward_1(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     dn = (-(do * (tile @ last_S / n2[..., None] / n2[..., None]))).sum(-1)
     dz = (dn[..., None, :] @ tile)[..., 0, :]
     tile2 = do * (1 / n2)[..., None]
-    tile2_T = turned(tile2)
+    tile = np.ascontiguousarray(tile)
     last_S_T = turned(last_S)
     added = tile2 @ last_S_T
     added += dn[..., None] * last_z[..., None, :]
     dq = added * np.exp(np.minimum(q, 0))
-    tile3 = (tile2_T @ tile).swapaxes(-1, -2)
+    tile3 = (tile2.swapaxes(-1, -2) @ tile).swapaxes(-1, -2)
     return (dq,), (), (tile3, dz), ()

@@ -34,19 +34,19 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     k_T = turned(k)
     scaled2 = q @ k_T
     scaled2 *= between2
+    v = np.ascontiguousarray(v)
     product = scaled2 @ v
-    product2 = k_T * down[..., None, :] @ v
-    S_at = [None] * n
+    S_at = room(S, n, 0)
+    np.matmul((k * down[..., None]).swapaxes(-1, -2), v, out=S_at[:, :, 1:])
     for c in range(n):
-        S_at[c] = S
-        added = total[:, :, 0][..., None, None] * S + product2[:, :, c]
-        S = added
-    S_at = np.stack(S_at, 2)
-    added2 = scaled @ S_at
-    added2 += product
+        S = S_at[:, :, c]
+        S_at[:, :, c + 1] += total[:, :, 0][..., None, None] * S
+    S, S_at = S_at[:, :, -1], S_at[:, :, :-1]
+    added = scaled @ S_at
+    added += product
     # o = K**-0.5 * S[t].T @ q
-    added2 *= K ** (-0.5)
-    return (added2,), (S,), (S_at,)
+    added *= K ** (-0.5)
+    return (added,), (S,), (S_at,)
 
 
 def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype):
@@ -63,25 +63,24 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     scaled2 = k * down[..., None]
     scaled3 = do * K ** (-0.5)
     v_T = turned(v)
-    scaled_T = turned(scaled)
-    tile = scaled_T @ scaled3
+    scaled3 = np.ascontiguousarray(scaled3)
+    tile = scaled.swapaxes(-1, -2) @ scaled3
     scaled4 = scaled3 @ v_T
     scaled4 *= between2
-    scaled4_T = turned(scaled4)
-    tile2 = scaled4_T @ q
+    k = np.ascontiguousarray(k)
+    q = np.ascontiguousarray(q)
+    tile2 = scaled4.swapaxes(-1, -2) @ q
     S_start_T = turned(S_start)
-    scaled3_T = turned(scaled3)
-    product = scaled3_T @ (q * up[..., None])
+    product = scaled3.swapaxes(-1, -2) @ np.ascontiguousarray(q * up[..., None])
     scaled5 = scaled3 @ S_start_T
     scaled5 *= up[..., None]
     dq = scaled4 @ k
     dq += scaled5
-    dS_at = [None] * n
+    dS_at = room(dS, n, n)
     for c in reversed(range(n)):
-        dS_at[c] = dS
-        dS2 = dS * total[:, :, 0][..., None, None] + product[:, :, c].swapaxes(-1, -2)
-        dS = dS2
-    dS_at = np.stack(dS_at, 2)
+        dS = dS_at[:, :, c + 1]
+        np.add(dS * total[:, :, 0][..., None, None], product[:, :, c].swapaxes(-1, -2), out=dS_at[:, :, c])
+    dS, dS_at = dS_at[:, :, 0], dS_at[:, :, 1:]
     dS_T = turned(dS_at)
     dk = v @ dS_T
     dk *= down[..., None]

@@ -33,12 +33,11 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     scanned = np.moveaxis(scan(np.moveaxis(a, -2, 0), np.moveaxis(scaled2, -2, 0)), 0, -2)
     row = scanned[..., -1, :]
     row2 = up[..., -1, :]
-    h_at = [None] * n
+    h_at = room(h, n, 0)
     for c in range(n):
-        h_at[c] = h
-        added = row[:, :, c] + row2[:, :, c] * h
-        h = added
-    h_at = np.stack(h_at, 2)
+        h = h_at[:, :, c]
+        np.add(row[:, :, c], row2[:, :, c] * h, out=h_at[:, :, c + 1])
+    h, h_at = h_at[:, :, -1], h_at[:, :, :-1]
     h2 = scanned + up * h_at[..., None, :]
     return (h2,), (h,), (h_at,)
 
@@ -73,12 +72,11 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     scaled5 = i * sigmoid(-added2)
     ratio = 0.5 / sqrt
     scaled6 = r * sigmoid(-added)
-    dh_at = [None] * n
+    dh_at = room(dh, n, n)
     for c in reversed(range(n)):
-        dh_at[c] = dh
-        dh2 = dh * row[:, :, c] + summed[:, :, c]
-        dh = dh2
-    dh_at = np.stack(dh_at, 2)
+        dh = dh_at[:, :, c + 1]
+        np.add(dh * row[:, :, c], summed[:, :, c], out=dh_at[:, :, c])
+    dh, dh_at = dh_at[:, :, 0], dh_at[:, :, 1:]
     place_row2 = place_row(dh_at * h_start, 2, C, last=True)
     place_row3 = place_row(dh_at, 2, C, last=True)
     scan_back2 = np.moveaxis(scan_back(np.moveaxis(a, -2, 0), np.moveaxis(place_row3 + dy, -2, 0)), 0, -2)
@@ -86,8 +84,8 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     scaled7 = scan_back2 * scale
     scaled8 = scaled7 * x * scaled5
     db_i = scaled8.sum(-2)
-    scaled8_T = turned(scaled8)
-    dW_i = scaled8_T @ x
+    x = np.ascontiguousarray(x)
+    dW_i = scaled8.swapaxes(-1, -2) @ x
     where = np.where(eq[..., None], 0, scan_back2 * scaled3)
     negated = -np.where(where == 0, 0, where * ratio)
     where2 = np.where(negated == 0, 0, negated * a)
@@ -99,11 +97,10 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     dr = np.where(eq2, 0, added3 * softplus2[..., None, :]) * -8
     where3 = np.where(dr == 0, 0, dr * scaled6)
     db_r = where3.sum(-2)
-    where3_T = turned(where3)
     added4 = scaled8 @ W_i
     added4 += where3 @ W_r
     dx = scaled7 * i + added4
-    dW_r = where3_T @ x
+    dW_r = where3.swapaxes(-1, -2) @ x
     return (dx, None), (dW_r, db_r, dLambda, dW_i, db_i), (), (dh,)
 
 

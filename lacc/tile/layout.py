@@ -1,0 +1,87 @@
+"""NumPy meanings of the tile ops that move entries; NumPy only, and copied by name into the files
+that use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Tile = np.ndarray[Any, Any]
+
+
+def room(x: Tile, n: int, at: int) -> Tile:
+    """Space for n + 1 states [B, H, n + 1, *axes], of which the one at ``at`` is ``x``."""
+    out = np.empty((*x.shape[:2], n + 1, *x.shape[2:]), x.dtype)
+    out[:, :, at] = x
+    return out
+
+
+def turned(x: Tile) -> Tile:
+    """The last two axes exchanged, and laid out so."""
+    return np.ascontiguousarray(x.swapaxes(-1, -2))
+
+
+def spread(x: Tile, *lengths: int) -> Tile:
+    """``x`` broadcast to trailing axes of these lengths: a view."""
+    return np.broadcast_to(x, (*x.shape[: x.ndim - len(lengths)], *lengths))
+
+
+def place_row(x: Tile, axes: int, tokens: int, last: bool) -> Tile:
+    """``x`` as the last (or first) of ``tokens`` rows, the others 0; ``axes`` counts those of the
+    result's tile."""
+    lead = x.ndim - axes + 1
+    out = np.zeros((*x.shape[:lead], tokens, *x.shape[lead:]), x.dtype)
+    out[(slice(None),) * lead + (-1 if last else 0,)] = x
+    return out
+
+
+def shift(x: Tile, axis: int, back: bool) -> Tile:
+    """The neighbour before (or behind) along an axis; 0 at the edge."""
+    out = np.zeros_like(x)
+    new, old = np.moveaxis(out, axis, 0), np.moveaxis(x, axis, 0)
+    if back:
+        new[:-1] = old[1:]
+    else:
+        new[1:] = old[:-1]
+    return out
+
+
+def take(x: Tile, axis: int, start: int, step: int, count: int) -> Tile:
+    """``count`` entries of an axis, from ``start`` on: a view."""
+    return np.moveaxis(np.moveaxis(x, axis, 0)[start : start + step * count : step], 0, axis)
+
+
+def put(x: Tile, axis: int, start: int, step: int, length: int) -> Tile:
+    """The transpose of `take`: the entries in an axis of ``length``, the others 0."""
+    shape = list(x.shape)
+    shape[axis] = length
+    out = np.zeros(shape, x.dtype)
+    take(out, axis, start, step, x.shape[axis])[...] = x
+    return out
+
+
+def join(axis: int, *parts: Tile) -> Tile:
+    """Parts of an axis one after another; other axes broadcast."""
+    lead = np.broadcast_shapes(*(np.delete(p.shape, p.ndim + axis).tolist() for p in parts))
+    wide = []
+    for p in parts:
+        shape = list(lead)
+        shape.insert(p.ndim + axis, p.shape[axis])
+        wide.append(np.broadcast_to(p, shape))
+    return np.concatenate(wide, axis)
+
+
+def fold(x: Tile) -> Tile:
+    """The last two axes as one, row-major."""
+    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
+
+
+def unfold(x: Tile, rows: int, columns: int) -> Tile:
+    """The last axis as two."""
+    return x.reshape(*x.shape[:-1], rows, columns)
+
+
+def omitted(ct: Tile, given: Tile | None) -> Tile:
+    """A cotangent where an argument was omitted and its default stands for it, else 0."""
+    return ct if given is None else np.zeros_like(ct)
