@@ -274,11 +274,12 @@ def _triton(spec: Spec, mode: str, chunk: int | None) -> Kernel:
 
 def _reference(spec: Spec) -> Kernel:
     """The token-by-token interpreter of ``spec`` as a kernel."""
+    from lacc.ir.graph import waits_for_the_end
     from lacc.library import samplers
     from lacc.runtime.contract import MODES
     from lacc.runtime.kernel import Kernel, from_core
     from lacc.runtime.oracle import reference
-    from lacc.runtime.signature import no_step, signature
+    from lacc.runtime.signature import signature
 
     why = "it runs token by token, as the spec says"
     missing = {
@@ -287,8 +288,8 @@ def _reference(spec: Spec) -> Kernel:
         )
         for mode in ("chunk", "parallel")
     }
-    if reason := no_step(spec):
-        missing["step"] = error("LA0602", None, reason=reason)
+    if waits := waits_for_the_end(spec):
+        missing["step"] = error("LA0602", waits[1].span, reason=waits[0])
     seen = signature(spec, dict.fromkeys(MODES, ""))
     draws = {name: partial(samplers.draw, name) for name in samplers.SAMPLERS}
     functions = from_core(seen, reference(spec, draws))
@@ -341,12 +342,13 @@ def usable(name: str) -> None:
 
 
 def explain(name: str) -> str:
-    """The page of an error code, or the text of a library name. Raises KeyError where there is
-    none.
+    """The page of an error code, or what a function or library name is. Raises KeyError, with what
+    could have been meant, where there is none.
     """
     if name in diagnostics.codes():
         return diagnostics.explain(name)
     text = loading.explain(name, Loader(parse))
     if text is None:
-        raise KeyError(name)
+        known = [*diagnostics.codes(), *loading.explained(Loader(parse))]
+        raise KeyError(suggest(name, known))
     return text

@@ -21,7 +21,7 @@ from lacc.tile.rewrite import free_carry_of_solves, meet_once, rebuild
 
 Rewrite = Callable[[Program, str], Program]
 REWRITES: dict[str, Rewrite] = {
-    "rebuild": lambda program, carried: rebuild(program, lambda f, inst, ins: None),
+    "rebuild": lambda program, carried: rebuild(program, lambda f, n, new: None),
     "free_carry_of_solves": free_carry_of_solves,
     "meet_once": meet_once,
     "both": lambda program, carried: meet_once(free_carry_of_solves(program, carried), carried),
@@ -153,11 +153,14 @@ def check_padding(program: Program, loads: Any, true: dict[str, int]) -> None:
     lengths = {a: program.sizes[a].evaluate(true) for a in axes} | {"t": 5, "s": 5}
     wide = {a: n + (3 if a in ("t", "s") else 2) for a, n in lengths.items()}
 
-    def rule(f: Tiles, inst: Inst, ins: tuple[int, ...]) -> int | None:
+    rows = fill_padding(program).body
+
+    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
+        inst = rows[n]
         if inst.op == "size":
             return f.const(inst.value.evaluate(true))
         if inst.op == "within":
-            (value,), (within, fill) = ins, inst.value
+            value, (within, fill) = new(inst.ins[0]), inst.value
             for axis in within:
                 value = f.where(f.gt(f.load("true", axis, (axis,)), 0.0), value, fill)
             return f.arrange(value, inst.axes)

@@ -38,6 +38,19 @@ def nodes(roots: list[Expr]) -> Iterator[Expr]:
                 yield node
 
 
+def waits_for_the_end(spec: Spec) -> tuple[str, Expr] | None:
+    """What needs tokens that are not there yet, so that there is no step, and where it says so."""
+    for node in nodes(expressions(spec)):
+        if node.op == "T" and not node.args:
+            return "it reads T, the length of the sequence", node
+        if node.op == "state" and node.reference[1] == "T":
+            return f"it reads {node.reference[0]}[T], the last state", node
+    for state in spec.states:
+        if state.direction == "backward":
+            return f"{state.name} runs backward in time", state.update
+    return None
+
+
 def counts_tokens(spec: Spec) -> bool:
     """Whether the number of tokens so far matters: for `t`, a table by position, attention."""
     return any(a.per == "position" for a in spec.args) or any(

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from lacc.ir.apply import compare
+from lacc.ir.graph import waits_for_the_end
 from lacc.runtime.contract import Arrays, Core, Run
 from lacc.runtime.evaluate import Evaluation
 from lacc.runtime.schedule import Schedule
-from lacc.runtime.signature import no_step
 from lacc.spec.model import Spec
 
 BLOCK = 256  # tokens whose values are held at once, where a spec is causal
@@ -38,7 +38,7 @@ class _Reference:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self.whole = bool(no_step(spec))
+        self.whole = waits_for_the_end(spec) is not None
         self.timed = {
             a.ascii: 3 + len(a.shape) for a in spec.args if a.role == "input" or a.per == "position"
         }

@@ -22,7 +22,7 @@ from lacc.analysis.decay import decay_of
 from lacc.analysis.ranges import Ranges
 from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
-from lacc.ir.graph import counts_tokens, expressions, nodes
+from lacc.ir.graph import counts_tokens, expressions, nodes, waits_for_the_end
 from lacc.spec.model import COMPARISONS, Expr, Spec
 from lacc.tile.chunk import ChunkBuilder, Form
 from lacc.tile.grad import differentiate
@@ -107,8 +107,7 @@ def derive(spec: Spec) -> Derived:
 
 def _initial(spec: Spec, naming: Naming) -> Token | None:
     """States that do not start at 0."""
-    lower = Lower(Tiles(naming.sizes), naming, spec, False, lambda node: None)
-    lower.f.sizes = naming.sizes
+    lower = Lower(naming.tiles(), naming, spec, False, lambda node: None)
     outs = {
         f"state:{s.ascii}": lower.f.expand(lower(s.initial), naming.axes(s.shape))
         for s in spec.states
@@ -120,8 +119,7 @@ def _initial(spec: Spec, naming: Naming) -> Token | None:
 def _promises(
     spec: Spec, naming: Naming
 ) -> tuple[Program | None, tuple[tuple[str, str, str], ...]]:
-    lower = Lower(Tiles(naming.sizes), naming, spec, True, lambda node: None)
-    lower.f.sizes = naming.sizes
+    lower = Lower(naming.tiles(), naming, spec, True, lambda node: None)
     outs: dict[str, int] = {}
     said: list[tuple[str, str, str]] = []
     for arg in spec.args:
@@ -219,15 +217,8 @@ def _unlowered(spec: Spec) -> Obstacle | None:
 
 def _no_token(spec: Spec, plan: tuple[Stage, ...]) -> Obstacle | None:
     """Why it cannot run token by token."""
-    for node in nodes(expressions(spec)):
-        if node.op == "T" and not node.args:
-            return Obstacle("it reads T, the length of the sequence", node)
-        if node.op == "state" and node.value[1] == "T":
-            return Obstacle(f"it reads {node.value[0]}[T], the last state", node)
-    for state in spec.states:
-        if state.direction == "backward":
-            return Obstacle(f"{state.name} runs backward in time", state.update)
-    return _unlowered(spec)
+    found = waits_for_the_end(spec)
+    return Obstacle(*found) if found is not None else _unlowered(spec)
 
 
 def _forms(spec: Spec, found: Iterable[Recurrence]) -> dict[str, Form]:

@@ -42,6 +42,12 @@ class Naming:
                 named.append(self.axis(size, tuple(named)))
         return tuple(named)
 
+    def tiles(self) -> Tiles:
+        """A builder that knows the sizes of all axes, those named later too."""
+        tiles = Tiles({})
+        tiles.sizes = self.sizes
+        return tiles
+
 
 class Lower:
     """Lowers expressions at the tokens of a chunk (``rows``) or at a single token."""

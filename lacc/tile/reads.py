@@ -16,7 +16,7 @@ from lacc.ir.build import Builder
 from lacc.spec.model import Expr, Spec
 from lacc.spec.shapes import ONE
 from lacc.tile.lower import Lower, Naming
-from lacc.tile.program import Axes, Tiles
+from lacc.tile.program import Axes
 
 CONTRACTING = ("matmul", "sum", "mean")
 
@@ -71,8 +71,7 @@ class Reader(ABC):
     def __init__(self, spec: Spec, naming: Naming, rows: bool) -> None:
         self.spec = spec
         self.naming = naming
-        self.f = Tiles(naming.sizes)
-        self.f.sizes = naming.sizes
+        self.f = naming.tiles()
         self.lower = Lower(self.f, naming, spec, rows, self._read)
 
     @abstractmethod

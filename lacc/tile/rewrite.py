@@ -7,26 +7,32 @@ from collections.abc import Callable
 from lacc.tile.program import Inst, Program, Tiles, prune
 from lacc.tile.split import reaches
 
+Rule = Callable[[Tiles, int, Callable[[int], int]], int | None]
 
-def rebuild(
-    program: Program, rule: Callable[[Tiles, Inst, tuple[int, ...]], int | None]
-) -> Program:
-    """The program with each instruction replaced by ``rule(f, inst, operands)``, kept where that is
-    None."""
+
+def rebuild(program: Program, rule: Rule) -> Program:
+    """The program with each value ``n`` replaced by ``rule(f, n, new)``, kept where that is None;
+    ``new(i)`` is what stands for value ``i``."""
     f = Tiles(program.sizes)
-    new: list[int] = []
-    for inst in program.body:
-        ins = tuple(new[i] for i in inst.ins)
-        f.line = inst.line
-        value = rule(f, inst, ins)
-        if value is None:
-            value = f.emit(Inst(inst.op, ins, inst.value, inst.axes, inst.name, inst.line))
-        elif inst.name:
-            f.named(value, inst.name)
-        new.append(value)
-    return prune(
-        Program(tuple(f.body), {k: new[n] for k, n in program.outs.items()}, program.sizes)
-    )
+    done: dict[int, int] = {}
+
+    def new(n: int) -> int:
+        if n not in done:
+            inst = program.body[n]
+            ins = tuple(map(new, inst.ins))
+            f.line = inst.line
+            value = rule(f, n, new)
+            if value is None:
+                value = f.emit(Inst(inst.op, ins, inst.value, inst.axes, inst.name, inst.line))
+            elif inst.name:
+                f.named(value, inst.name)
+            done[n] = value
+        return done[n]
+
+    for n in range(len(program.body)):
+        new(n)
+    outs = {name: done[n] for name, n in program.outs.items()}
+    return prune(Program(tuple(f.body), outs, program.sizes))
 
 
 def free_carry_of_solves(program: Program, carried: str) -> Program:
@@ -70,21 +76,13 @@ def free_carry_of_solves(program: Program, carried: str) -> Program:
                     return f.contract(solved, new(held), inst.value)
         return None
 
-    mapping: dict[int, int] = {}
-    f = Tiles(program.sizes)
-    for n, inst in enumerate(body):
-        ins = tuple(mapping[i] for i in inst.ins)
-        f.line = inst.line
-        value: int | None = None
+    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
+        inst = body[n]
         if inst.op == "solve" and inst.ins[1] in needs and inst.ins[0] not in needs:
-            value = linear(f, ins[0], inst.ins[1], mapping.__getitem__, bool(inst.value))
-        if value is None:
-            value = f.emit(Inst(inst.op, ins, inst.value, inst.axes, inst.name, inst.line))
-        elif inst.name:
-            f.named(value, inst.name)
-        mapping[n] = value
-    outs = {k: mapping[n] for k, n in program.outs.items()}
-    return prune(Program(tuple(f.body), outs, program.sizes))
+            return linear(f, new(inst.ins[0]), inst.ins[1], new, bool(inst.value))
+        return None
+
+    return rebuild(program, rule)
 
 
 def meet_once(program: Program, carried: str = "state") -> Program:
@@ -110,28 +108,13 @@ def meet_once(program: Program, carried: str = "state") -> Program:
                 if pair == ((x, y)[place], d) and waits[gram] <= waits[n]:
                     found[n] = (gram, 1 + place)
     joined = {gram for gram, _ in found.values()}
-    f = Tiles(program.sizes)
-    new: dict[int, int] = {}
 
-    def emit(n: int) -> int:
-        if n in new:
-            return new[n]
-        inst = body[n]
-        f.line = inst.line
-        if n in found or n in joined:
-            gram, place = found.get(n, (n, 0))
-            every = f.op("meet", tuple(emit(i) for i in body[gram].ins))
-            like = emit(body[gram].ins[place - 1]) if place else every
-            value = f.op("pick", (every, like), place)
-            value = f.arrange(value, inst.axes)
-        else:
-            ins = tuple(emit(i) for i in inst.ins)
-            value = f.emit(Inst(inst.op, ins, inst.value, inst.axes, inst.name, inst.line))
-        new[n] = value
-        return value
+    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
+        if n not in found and n not in joined:
+            return None
+        gram, place = found.get(n, (n, 0))
+        every = f.op("meet", tuple(map(new, body[gram].ins)))
+        like = new(body[gram].ins[place - 1]) if place else every
+        return f.arrange(f.op("pick", (every, like), place), body[n].axes)
 
-    for n in range(len(body)):
-        emit(n)
-    return prune(
-        Program(tuple(f.body), {k: new[n] for k, n in program.outs.items()}, program.sizes)
-    )
+    return rebuild(program, rule)
