@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 
@@ -16,6 +17,9 @@ def main() -> None:
     from lacc.cli import app
     from lacc.diagnostics import LaccError, render
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # α as \u03b1 where the encoding lacks it
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="lacc")
     except LaccError as problem:

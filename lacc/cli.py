@@ -127,14 +127,15 @@ def explain(
         str,
         typer.Argument(
             metavar="SPEC|CODE|NAME",
-            help="A .la file, an error code (LA0301), a library name (feature_maps.taylor2).",
+            help="A .la file, an error code (LA0301), a function (softplus) or a library name "
+            "(feature_maps, feature_maps.taylor2).",
         ),
     ],
     shape: Shape = "B=1,T=4096,H=16",
     define: Defines = None,
     dtype: Annotated[Dtype, typer.Option("--dtype", help="What to plan for.")] = "float32",
 ) -> None:
-    """Explain a plan, an error code or a library name."""
+    """Explain a plan, an error code, a function or a library name."""
     from lacc import driver
 
     if Path(thing).is_file() or thing.endswith(".la"):
@@ -143,10 +144,11 @@ def explain(
     else:
         try:
             text = driver.explain(thing.upper() if thing[:2].upper() == "LA" else thing)
-        except KeyError:
+        except KeyError as fault:
+            (hint,) = fault.args
             raise typer.BadParameter(
-                f"{thing} is no spec, no code such as LA0301 and no library name such as "
-                "feature_maps.taylor2"
+                f"{thing} is no spec, no code such as LA0301, no function and no library name"
+                + (f"; {hint}" if hint else "")
             ) from None
     report.say(text.rstrip("\n"))
 
@@ -172,6 +174,7 @@ def verify(
 
 @app.command()
 def run(
+    context: typer.Context,
     spec: SpecFile,
     target: TargetName = "numpy",
     define: Defines = None,
@@ -183,7 +186,7 @@ def run(
     dtype: Annotated[Dtype, typer.Option("--dtype", help="Of the arrays drawn.")] = "float32",
     mode: ModeName = "auto",
     chunk: Chunk = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the arrays drawn.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the arrays drawn.")] = 0,
 ) -> None:
     """Run a spec once and compare with the reference."""
     from lacc import driver, views
@@ -192,7 +195,7 @@ def run(
     _together(mode, chunk)
     driver.usable(target)
     loaded = _load(spec, define)
-    arrays = None if input_ is None else _arrays(input_)
+    arrays = None if input_ is None else _arrays(input_, context)
     with report.working(f"compiling {loaded.name} to {target}"):
         kernel = driver.compile(loaded, target, mode=mode, chunk=chunk, dtype=dtype)
     with report.working(f"running {loaded.name}"):
@@ -237,8 +240,13 @@ def _load(path: Path, define: list[str] | None) -> Spec:
         raise typer.BadParameter(f"there is no file {path}")
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a folder")
+    if path.suffix == ".py":
+        raise typer.BadParameter(f"{path} is Python: there, lacc.compile takes the function")
     warnings: list[Diagnostic] = []
-    spec = driver.load(path, overrides, warnings)
+    try:
+        spec = driver.load(path, overrides, warnings)
+    except OSError as problem:
+        raise typer.BadParameter(f"cannot read {path}: {problem.strerror}") from None
     _show(warnings)
     return spec
 
@@ -264,15 +272,25 @@ def _shape(text: str) -> dict[str, int]:
     return found
 
 
-def _arrays(path: Path) -> dict[str, object]:
+def _arrays(path: Path, context: typer.Context) -> dict[str, object]:
+    """The arrays of a file; options that say what to draw are refused."""
     import zipfile
+    import zlib
 
     import numpy as np
 
+    for name in ("shape", "dtype", "seed"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"--{name} is for arrays that are drawn, --input gives them")
+    if not path.is_file():
+        raise typer.BadParameter(f"there is no file {path}")
+    if not zipfile.is_zipfile(path):
+        raise typer.BadParameter(f"{path} is no .npz file, as np.savez writes it")
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError, TypeError) as problem:
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as problem:
         raise typer.BadParameter(f"{path} is not a readable .npz file: {problem}") from None
 
 
@@ -283,7 +301,7 @@ def _writable(path: Path, force: bool) -> None:
         raise typer.BadParameter(f"{path} is a folder")
     if not force and report.foreign(path):
         raise typer.BadParameter(
-            f"{path} is there and lacc did not write it; --force overwrites it"
+            f"{path} is there and no file that lacc compiled; --force overwrites it"
         )
 
 

@@ -78,6 +78,27 @@ def test_check_of_a_missing_file_is_a_matter_of_usage(lacc: Run, tmp_path: Path)
     assert lacc("check", str(tmp_path))[0] == 2
 
 
+def test_check_of_what_cannot_be_read_is_a_matter_of_usage(lacc: Run) -> None:
+    code, _, err = lacc("check", str(ROOT / "examples" / "python" / "gla.py"))
+    assert code == 2
+    assert "lacc.compile" in err
+    if Path("/proc/self/mem").exists():
+        code, _, err = lacc("check", "/proc/self/mem")
+        assert code == 2
+        assert "cannot read" in err
+
+
+def test_signs_that_the_output_cannot_show() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lacc", "check", "-v", GLA],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert rb"gate        \u03b1 = exp(g)" in done.stdout
+
+
 def test_check_of_bytes_that_are_no_text_is_a_spec_error(lacc: Run, tmp_path: Path) -> None:
     binary = tmp_path / "binary.la"
     binary.write_bytes(b"variant x\xff\xfe\x00")
@@ -207,8 +228,28 @@ def test_run_names_the_array_that_does_not_fit(lacc: Run, tmp_path: Path) -> Non
     code, _, err = lacc("run", GLA, "--input", str(file))
     assert code == 2
     assert "k:" in err and "Traceback" not in err
-    file.write_bytes(b"no arrays")
+
+
+def test_run_says_what_is_wrong_with_a_file_of_arrays(lacc: Run, tmp_path: Path) -> None:
+    file = tmp_path / "x.npz"
+    for broken in (b"no arrays", b"PK\x05\x06" + bytes(17)):
+        file.write_bytes(broken)
+        code, _, err = lacc("run", GLA, "--input", str(file))
+        assert code == 2 and "npz file" in err and "pickle" not in err
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    assert "np.savez" in lacc("run", GLA, "--input", str(tmp_path / "one.npy"))[2]
+    np.savez_compressed(file, q=np.random.default_rng(0).random(9999))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:999] + bytes(999) + whole[1998:])
     assert lacc("run", GLA, "--input", str(file))[0] == 2
+    assert "no file" in lacc("run", GLA, "--input", str(tmp_path / "none.npz"))[2]
+
+
+@pytest.mark.parametrize("option", ["--shape=B=1", "--seed=1", "--dtype=float64"])
+def test_arrays_of_a_file_are_not_drawn(lacc: Run, tmp_path: Path, option: str) -> None:
+    code, _, err = lacc("run", GLA, "--input", str(tmp_path / "x.npz"), option)
+    assert code == 2
+    assert option.split("=")[0] in err
 
 
 def test_a_target_that_does_not_exist(lacc: Run) -> None:
@@ -239,7 +280,11 @@ def test_explain_takes_a_spec_a_code_or_a_name(lacc: Run) -> None:
     assert "4096" in out
     assert "LA0301" in lacc("explain", "la0301")[1]
     assert "feature taylor2" in lacc("explain", "feature_maps.taylor2")[1]
+    assert "log(1 + exp(x))" in lacc("explain", "softplus")[1]
+    listed = lacc("explain", "feature_maps")[1]
+    assert "feature_maps.taylor2: The Taylor series" in listed and "feature_maps.favor" in listed
     assert lacc("explain", "nonsense")[0] == 2
+    assert "did you mean `feature_maps.taylor2`" in lacc("explain", "feature_maps.tailor2")[2]
     assert lacc("explain", GLA, "--shape", "B=1,Z=2")[0] == 2
 
 

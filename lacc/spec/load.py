@@ -293,15 +293,30 @@ def _features(module: str, load: Loader | None) -> list[Feature]:
     return [statement for statement in file.statements if isinstance(statement, Feature)]
 
 
-def explain(dotted: str, load: Loader) -> str | None:
-    """Documentation and text of a library feature such as ``feature_maps.taylor2``; None where
-    there is none.
+def explain(name: str, load: Loader) -> str | None:
+    """What a function (``softplus``), a library feature (``feature_maps.taylor2``) or a module of
+    the library is; None where there is none.
     """
-    module, _, name = dotted.rpartition(".")
-    if module not in library.modules():
-        return None
-    for feature in _features(module, load):
-        if feature.name.text == name:
+    if name in FUNCTIONS:
+        doc = FUNCTIONS[name].doc
+        return doc if doc.startswith(f"{name}(") else f"{name}: {doc}"
+    if name in library.modules():
+        return "\n".join(f"{name}.{f.name.text}: {_first(f.doc)}" for f in _features(name, load))
+    module, _, last = name.rpartition(".")
+    for feature in _features(module, load) if module in library.modules() else ():
+        if feature.name.text == last:
             doc = "".join(f"## {line}\n" for line in feature.doc.splitlines())
             return f"{doc}{feature.span.text.strip()}\n"
     return None
+
+
+def explained(load: Loader) -> list[str]:
+    """The names that `explain` knows."""
+    modules = library.modules()
+    whole = [f"{m}.{feature.name.text}" for m in modules for feature in _features(m, load)]
+    return [*FUNCTIONS, *modules, *whole]
+
+
+def _first(doc: str) -> str:
+    """The first sentence."""
+    return " ".join(doc.split()).split(". ")[0].rstrip(".")
