@@ -37,7 +37,7 @@ GENERIC = Machine(
     far=8e9,
     matrix=0.15e-6,
     call=1.7e-6,
-    L2=4 << 20,
+    L2=6 << 20,
     L3=16 << 20,
 )
 """One core of a laptop or a server with vectors of 256 bits or more."""
