@@ -1,8 +1,9 @@
 """Out come the public names of lacc, each imported when first asked for: ``import lacc`` is free.
 
-    import lacc
     gla = lacc.compile("gla.la", target="numpy")
     o, state = gla(q, k, v, g)
+
+Specs go in as paths, source text or decorated functions; see `lacc.driver`.
 """
 
 from __future__ import annotations

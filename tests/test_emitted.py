@@ -1,7 +1,7 @@
 """Emitted text as people see it: the part of a file that is a spec's own, beside its snapshot.
 
-After a change that is meant, `LACC_UPDATE=1 pytest tests/test_emitted.py` writes the snapshots anew.
-Numbers are proved elsewhere; these files are for the eye of whoever reviews a change.
+After a change that is meant, `LACC_UPDATE=1 pytest tests/test_emitted.py` writes the snapshots
+anew. Numbers are proved elsewhere; these files are for the eye of whoever reviews a change.
 """
 
 from __future__ import annotations
