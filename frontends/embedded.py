@@ -217,7 +217,7 @@ class _Reader:
     def _argument(self, arg: ast.arg, default: ast.expr | None) -> Declare:
         name = self._name(arg)
         if arg.annotation is None:
-            raise self._refuse("LA0113", name.span, names=arg.arg)
+            raise self._refuse("LA0113", name.span, names=arg.arg, axes="K")
         value = None if default is None else self._expr(default)
         return self._declare(arg.annotation, "", (name,), value)
 

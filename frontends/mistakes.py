@@ -263,7 +263,9 @@ def _type(fault: _Fault) -> Diagnostic | None:
     names = re.match(r"[^:=\[(]*", fault.before + fault.rest)
     assert names is not None
     span = fault.span(fault.place, fault.place + 1)
-    return error("LA0113", span, names=" ".join(names[0].split()))
+    meant = re.fullmatch(rf"[=\[(\s]*({NAME}(?:\s*,\s*{NAME})*)[\])\s]*", fault.rest)
+    axes = "K" if meant is None or meant[1] in ("scalar", "where", "per") else meant[1]
+    return error("LA0113", span, names=" ".join(names[0].split()), axes=axes)
 
 
 def _clause(fault: _Fault) -> Diagnostic | None:

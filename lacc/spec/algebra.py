@@ -122,6 +122,10 @@ class Algebra:
             hint = "k @ v.T is the matrix of all products of two vectors"
         elif op == "mul" and {len(left), len(right)} == {1, 2}:
             hint = "diag(x) @ A scales the rows of A, A @ diag(x) its columns"
+        elif op == "mul" and len(left) == len(right) == 1:
+            hint = "dims are told apart by name; k @ v.T is the matrix of all products"
+        elif op == "mul" and len(left) == len(right) == 2 and left[1] == right[0]:
+            hint = "`@` multiplies matrices, `*` entry by entry"
         elif len(left) == len(right) and not is_open(left + right) and self._same(left, right):
             hint = "dims are told apart by name, even where their values are equal"
         else:
