@@ -9,7 +9,7 @@ to stay in cache, so long sequences stream through them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,7 @@ class Call:
 
     def __init__(self, program: Program, x: Arrays, state: Arrays, run: Any) -> None:
         self.program, self.run, self.x, self.state = program, run, dict(x), dict(state)
-        plan, heads = program.plan, run.B * run.H
+        plan, heads = (program.plan.back if back else None) or program.plan, run.B * run.H
         mode, C = plan.choose(run.T, heads, run.dims, run.mode)
         self.by_token = mode == "recurrent"
         self.passes = program.passes
@@ -108,6 +108,7 @@ class Call:
         }
         self.fixed["head"] = np.arange(run.H, dtype=run.dtype)[None, :, None]
         self.fixed["H"] = np.full((1, 1, 1), run.H, run.dtype)
+        self.fixed["slack"] = np.full((1, 1, 1), slack(x.values()), run.dtype)
         self.fixed["T"] = np.full((1, 1, 1), run.T, run.dtype)
         self.started = {name for name in program.states if self.state.get(name) is None}
         first = program.initial(self.fixed, run.dims, run.dtype) if program.initial else {}
@@ -361,6 +362,13 @@ def run_step(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[Arra
     }
     outputs, final = run_forward(program, token, state, Single(run))
     return {name: value[:, 0] for name, value in outputs.items()}, final
+
+
+def slack(arrays: Iterable[Array | None]) -> float:
+    """What a promised equation may be off by: the root of the coarsest array's rounding."""
+    digits = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
+    coarsest = min(digits[x.dtype.name] for x in arrays if x is not None)
+    return float(2.0 ** (-coarsest / 2))
 
 
 def run_promises(

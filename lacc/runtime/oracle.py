@@ -15,6 +15,7 @@ import numpy as np
 
 from lacc.ir.apply import compare
 from lacc.ir.graph import waits_for_the_end
+from lacc.runtime.blocks import slack
 from lacc.runtime.contract import Arrays, Core, Run
 from lacc.runtime.evaluate import Evaluation
 from lacc.runtime.schedule import Schedule
@@ -152,11 +153,10 @@ class _Reference:
     def promises(self, x: Arrays, run: Run) -> list[tuple[str, str, Any]]:
         """Each `where`: its argument, its text, and where it holds; equations up to rounding."""
         evaluation = self._evaluation(self._as_sequence(x), {}, run)
-        slack = float(np.sqrt(np.finfo(run.dtype).eps))
         found = []
         for name, promise, *sides in evaluation.schedule.promises:
             rank = max(len(side.shape) for side in sides)
             left, right = (evaluation.padded(side, rank) for side in sides)
-            holds = compare(promise.cmp, left, right, slack)
+            holds = compare(promise.cmp, left, right, slack(x.values()))
             found.append((name, promise.span.words, np.swapaxes(holds, 0, 1)))
         return found

@@ -31,9 +31,6 @@ from lacc.tile.program import Program, Tiles
 from lacc.tile.reads import CONTRACTING, reads, vector_first
 from lacc.tile.token import TokenBuilder
 
-EQUAL = 1e-2
-"""What an equation that was promised may be off by, relative to 1 and the right side: arguments of
-16 bits are rounded."""
 DIFFERENTIATED = ("input", "param", "state", "stored", "last")
 
 
@@ -132,11 +129,11 @@ def _promises(
 
 
 def _compared(f: Tiles, cmp: str, left: int, right: int) -> int:
-    """A comparison; an equation holds within `EQUAL`."""
+    """A comparison; an equation holds up to the rounding of the arguments."""
     if cmp != "==":
         return f.ew(COMPARISONS[cmp], left, right)
-    gap = f.ew("abs", f.ew("sub", left, right))
-    return f.ew("le", gap, f.ew("mul", EQUAL, f.ew("add", 1.0, f.ew("abs", right))))
+    gap, slack = f.ew("abs", f.ew("sub", left, right)), f.load("index", "slack", ())
+    return f.ew("le", gap, f.ew("mul", slack, f.ew("add", 1.0, f.ew("abs", right))))
 
 
 def _delays(spec: Spec) -> dict[str, int]:
