@@ -361,7 +361,12 @@ def _cut(name: str, change: Any) -> dict[str, Any]:
             TypeError,
             "cu_seqlens: expected integers",
         ),
-        (_inputs(), {"valid": np.ones((2, 7))}, TypeError, "valid: expected a bool array"),
+        (
+            _inputs(),
+            {"valid": np.ones((2, 7))},
+            TypeError,
+            r"valid: expected a bool array \[B, T\], got float64",
+        ),
         (
             _inputs(),
             {"valid": np.ones((7, 2), bool)},

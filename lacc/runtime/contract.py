@@ -80,7 +80,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Core:
-    """The functions that the docstring of the module describes."""
+    """What a call runs: functions of dense arrays by name, [B, T, H, *axes]."""
 
     forward: Callable[..., tuple[Arrays, Arrays]]
     step: Callable[..., tuple[Arrays, Arrays]]
@@ -433,7 +433,8 @@ def _segments(B: int, T: int, cu_seqlens: Any, valid: Any) -> Iterator[tuple[sli
     ``cu_seqlens``; its valid tokens are a slice where they are neighbours, else an index array."""
     if valid is not None:
         if getattr(valid, "dtype", None) != np.bool_:
-            raise TypeError(f"valid: expected a bool array [B, T], got {valid!r}")
+            got = getattr(valid, "dtype", type(valid))
+            raise TypeError(f"valid: expected a bool array [B, T], got {got}")
         if valid.shape != (B, T):
             raise ValueError(f"valid: expected [B, T] = [{B}, {T}], got {valid.shape}")
     bounds = [(b, 0, T) for b in range(B)]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from lacc.verify.subject import CALL, Finding
 
+LEGEND = "worst error of outputs, states and gradients / its limit; – where nothing is to check"
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -96,4 +98,4 @@ class Report:
         lines.insert(1, "  ".join("-" * w for w in widths))
         verdict = "every check passed" if self.passed else f"{len(self.failures)} checks failed"
         said = (*self.notes, *self.growths, verdict, *(f"  {line}" for line in self.failures))
-        return "\n".join([*lines, "", *said])
+        return "\n".join([*lines, LEGEND, "", *said])
