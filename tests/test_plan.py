@@ -18,8 +18,10 @@ from lacc.plan.choose import CHUNKS, choose
 from lacc.plan.explain import HEADS, LONG, explain, order_of
 from lacc.plan.machine import GENERIC, MACHINES
 from lacc.plan.plan import Plan
+from lacc.runtime.kernel import load
 from lacc.tile.derive import Derived
 from lacc.tile.rewrite import free_carry_of_solves, meet_once
+from lacc.trial import draw_arguments
 
 C, K, V = 64, 48, 80
 
@@ -138,8 +140,9 @@ def test_the_choice_is_the_cheapest_of_the_modes_that_exist(path: object) -> Non
 
 def test_the_choice_depends_on_the_dims_of_the_call_and_on_its_heads() -> None:
     p = plan("gated_deltanet")
-    small, large = (p.choose(LONG, HEADS, {"K": n, "V": n}) for n in (8, 256))
-    assert small[1] < large[1] or small != large
+    dims, heads = ({"K": n, "V": n} for n in (8, 64, 256)), (1, 8, 64)
+    every = {p.choose(LONG, h, d) for d in dims for h in heads}
+    assert len(every) > 1
     assert (
         p.by_chunk(64, LONG, 1, {"K": 8, "V": 8}) > p.by_chunk(64, LONG, 64, {"K": 8, "V": 8}) / 64
     )
@@ -204,6 +207,23 @@ def test_what_has_no_mode_says_why_and_has_no_table() -> None:
     assert explain(found, p, {"T": 64}) == ()
 
 
+def test_a_call_for_gradients_has_a_plan_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = driver.compile(ROOT / "examples" / "gla.la", K=4, V=4)
+    assert kernel.source is not None
+    module = load("gla", kernel.source)
+    p, dims = module["PROGRAM"].plan, {"K": 4, "V": 4}
+    assert repr(p) == repr(replace(kernel.plan, why=()))
+    assert p.back.by_chunk(64, LONG, HEADS, dims) > 2 * p.by_chunk(64, LONG, HEADS, dims)
+    asked, choose_ = [], module["Plan"].choose
+    monkeypatch.setattr(
+        module["Plan"], "choose", lambda self, *call: asked.append(self) or choose_(self, *call)
+    )
+    x = draw_arguments(kernel, {"B": 1, "T": 40, "H": 1}, dtype="float64", seed=0)
+    module["gla"](**x)
+    module["gla_vjp"](**x)
+    assert asked == [p, p.back]
+
+
 # ---- reasons
 
 
@@ -215,8 +235,10 @@ def test_every_choice_has_a_reason_with_numbers_and_what_was_not_chosen(path: ob
         if derived(name).modes[mode] is not None:
             assert any(f"no mode {mode}: " in reason for reason in why)
     if "chunk" in plan(name).modes:
-        (chunk,) = (reason for reason in why if "tokens a chunk:" in reason)
-        assert len(re.findall(r"\d with \d", chunk)) == len(CHUNKS) - 1
+        forward, back = (reason for reason in why if "tokens a chunk:" in reason)
+        assert back.startswith("with gradients")
+        for reason in (forward, back):
+            assert len(re.findall(r"\d with \d", reason)) == len(CHUNKS) - 1
 
 
 # ---- the table of choices
@@ -238,10 +260,14 @@ def table() -> str:
     """Every example at every length, and the reasons of a few, for each machine."""
     lines = []
     for machine in MACHINES:
-        lines.append(f"# {machine}, {HEADS} heads: T = {', '.join(map(str, LENGTHS))}")
+        lengths = ", ".join(map(str, LENGTHS))
+        lines.append(f"# {machine}, {HEADS} heads: T = {lengths}; with gradients T = {LONG}")
         for path in EXAMPLES:
-            every = "; ".join(choice(path.stem, T) for T in LENGTHS)
-            lines.append(f"{path.stem}: {every}")
+            every = [choice(path.stem, T) for T in LENGTHS]
+            back = plan(path.stem).back
+            assert back is not None
+            mode, tokens = back.choose(LONG, HEADS, defaults(path.stem))
+            lines.append(f"{path.stem}: {'; '.join(every)}; gradients {mode} {tokens}")
         for name in EXPLAINED:
             lines += ["", f"# {machine}: why {name}", *plan(name).why]
     return "\n".join(lines) + "\n"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lacc.plan import cost
 from lacc.plan.cost import Work
-from lacc.plan.explain import reasons
+from lacc.plan.explain import reasons, reasons_back
 from lacc.plan.machine import GENERIC, Machine
 from lacc.plan.plan import Plan, Price, price_at, sizes
 from lacc.spec.shapes import Size
@@ -28,18 +28,9 @@ def choose(
 ) -> Plan:
     """The plan of a spec for one machine; ``mode`` and ``chunk`` leave it only that choice."""
     exist = tuple(m for m in ("parallel", "chunk", "recurrent") if derived.modes[m] is None)
-    forward = cost.lowered(derived)
-    phases = [cost.work(program, "state") for program in forward]
-    carry = cost.total(p["carry"] for p in phases)
-    block = cost.total(p[name] for p in phases for name in ("local", "output"))
-    token = Work()
-    if derived.token is not None:
-        found = cost.work(derived.token.forward, "state")
-        token = cost.total(found[name] for name in ("local", "carry", "output"))
     dims = {name: dim.default for name, dim in derived.spec.dims.items()}
     size = 8 if dtype == "float64" else 4
-    call = machine.call * 1e9
-    plan = Plan(
+    bare = Plan(
         machine=machine.name,
         modes=exist if mode == "auto" else (mode,),
         chunks=CHUNKS if chunk is None else (chunk,),
@@ -47,34 +38,53 @@ def choose(
         cached=machine.L3 // size,
         near=float(f"{size / machine.near * 1e9:.3g}"),
         far=float(f"{size / machine.far * 1e9:.3g}"),
-        moved=_short(_price({(block + carry).entries: 1.0}), dims),
-        chunk=_short(_seconds(block + carry, machine, size), dims),
-        tile=_price({cost.held(forward): 1.0}),
-        block_calls=_short(_price({block.calls + Size.of(cost.BLOCK_CALLS): call}), dims),
-        chunk_calls=_short(_price({carry.calls: call}), dims),
-        token=_short(_seconds(token, machine, size, size / machine.near), dims),
-        token_calls=_short(_price({token.calls + Size.of(cost.BLOCK_CALLS): call}), dims),
+        tile=_price((cost.held(cost.lowered(derived)), 1.0)),
     )
-    return replace(plan, why=tuple(reasons(derived, plan, machine, dims)))
+    plan, back = (_priced(bare, derived, machine, size, dims, way) for way in (False, True))
+    why = (*reasons(derived, plan, machine, dims), *reasons_back(back, dims))
+    return replace(plan, back=back, why=why)
 
 
-def _seconds(work: Work, machine: Machine, size: int, move: float = 0.0) -> Price:
-    """Nanoseconds of a chunk and a head, its calls aside; ``move`` seconds for each entry moved."""
+def _priced(
+    plan: Plan, derived: Derived, machine: Machine, size: int, dims: Mapping[str, int], back: bool
+) -> Plan:
+    """``plan`` with the prices of a forward call, or of one that also goes ``back`` for
+    gradients."""
+    phases = [cost.work(program, "state") for program in cost.lowered(derived)]
+    tokens = [derived.token.forward] if derived.token is not None else []
+    kept = Size.of(0)
+    if back:
+        phases += [cost.work(program, "dstate") for program in cost.lowered(derived, back=True)]
+        tokens += [derived.token.backward] if derived.token is not None else []
+        kept = cost.kept(derived)
+    carry = cost.total(p["carry"] for p in phases)
+    block = cost.total(p[name] for p in phases for name in ("local", "output"))
+    token = cost.total(cost.from_state(program) for program in tokens)
+    call, extra = machine.call * 1e9, Size.of(cost.BLOCK_CALLS * (1 + back))
+    near, far = size / machine.near * 1e9, size / machine.far * 1e9
+    return replace(
+        plan,
+        moved=_short(_price(((block + carry).entries, 1.0)), dims),
+        chunk=_short(_price(*_seconds(block + carry, machine, size), (kept, far)), dims),
+        chunk_calls=_short(_price((carry.calls, call)), dims),
+        block_calls=_short(_price((block.calls + extra, call)), dims),
+        token=_short(_price(*_seconds(token, machine, size), (token.entries, near)), dims),
+        token_calls=_short(_price((token.calls + extra, call)), dims),
+    )
+
+
+def _seconds(work: Work, machine: Machine, size: int) -> Iterator[tuple[Size, float]]:
+    """Counts of a chunk and a head with their nanoseconds, calls and memory aside."""
     width = size / 4
-    return _price(
-        {
-            work.products: width / machine.flops * 1e9,
-            work.maps: width / machine.map * 1e9,
-            work.entries: move * 1e9,
-            work.matrices: machine.matrix * 1e9,
-        }
-    )
+    yield work.products, width / machine.flops * 1e9
+    yield work.maps, width / machine.map * 1e9
+    yield work.matrices, machine.matrix * 1e9
 
 
-def _price(rates: Mapping[Size, float]) -> Price:
+def _price(*rates: tuple[Size, float]) -> Price:
     """The sum of counts, each at its rate."""
     found: dict[tuple[str, ...], float] = {}
-    for size, rate in rates.items():
+    for size, rate in rates:
         for monomial, coefficient in size.terms:
             names = tuple(name for name, power in monomial for _ in range(power))
             found[names] = found.get(names, 0.0) + float(coefficient) * rate

@@ -145,9 +145,11 @@ def of_instruction(program: Program, n: int) -> Work:
     return Work(ZERO, flops, entries, ZERO, ONE)
 
 
-def lowered(derived: Derived) -> list[Program]:
-    """The forward programs of all passes as they run."""
-    return [meet_once(free_carry_of_solves(p.forward, "state")) for p in derived.passes]
+def lowered(derived: Derived, back: bool = False) -> list[Program]:
+    """The programs of all passes, forward or ``back``, as they run."""
+    carried = "dstate" if back else "state"
+    programs = [p.backward if back else p.forward for p in derived.passes]
+    return [meet_once(free_carry_of_solves(p, carried), carried) for p in programs]
 
 
 def from_state(program: Program) -> Work:
@@ -187,6 +189,16 @@ def held(programs: Iterable[Program]) -> Size:
         if any("s" in inst.axes for inst in program.body):
             pairs = TOKENS * TOKENS
     return _scaled(wide, 3) + pairs
+
+
+def kept(derived: Derived) -> Size:
+    """Entries that a chunk's states take up on the way forward and back: written, read, and laid
+    out anew for products each way."""
+    found = ZERO
+    for stage in derived.passes:
+        for n in stage.forward.loads("state").values():
+            found = found + extent(stage.forward, stage.forward.body[n].axes)
+    return _scaled(found, 4)
 
 
 def evaluate(size: Size, at: Mapping[str, float]) -> float:

@@ -36,6 +36,12 @@ def reasons(
         yield _of_recurrent(plan, dims)
 
 
+def reasons_back(plan: Plan, dims: Mapping[str, int]) -> Iterator[str]:
+    """Of the plan of calls for gradients."""
+    if "chunk" in plan.modes:
+        yield f"with gradients {_of_chunk(plan, dims)}"
+
+
 def _of_chunk(plan: Plan, dims: Mapping[str, int]) -> str:
     each = {C: _micros(plan.by_chunk(C, LONG, HEADS, dims), LONG) for C in plan.chunks}
     best = min(each, key=each.__getitem__)

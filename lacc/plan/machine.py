@@ -31,12 +31,12 @@ class Machine:
 
 GENERIC = Machine(
     "generic",
-    flops=88e9,
-    map=4.5e9,
-    near=25e9,
+    flops=85e9,
+    map=5e9,
+    near=60e9,
     far=8e9,
     matrix=0.15e-6,
-    call=1.7e-6,
+    call=1.4e-6,
     L2=6 << 20,
     L3=16 << 20,
 )

@@ -28,7 +28,7 @@ class Plan:
     at ``near`` nanoseconds each, at ``far`` where ``cached`` floats are not enough. Other prices:
     ``chunk`` of a chunk and head, ``token`` of a token and head by itself; ``block_calls``,
     ``chunk_calls`` and ``token_calls`` of the calls that these take, whatever the number of heads.
-    ``why``: the reasons, a sentence each.
+    ``back`` is the plan of calls for gradients. ``why``: the reasons, a sentence each.
     """
 
     machine: str
@@ -39,12 +39,13 @@ class Plan:
     near: float
     far: float
     tile: Price
-    moved: Price
-    chunk: Price
-    chunk_calls: Price
-    block_calls: Price
-    token: Price
-    token_calls: Price
+    moved: Price = ()
+    chunk: Price = ()
+    chunk_calls: Price = ()
+    block_calls: Price = ()
+    token: Price = ()
+    token_calls: Price = ()
+    back: Plan | None = None
     why: tuple[str, ...] = ()
 
     def together(self, C: int, heads: int, dims: Mapping[str, int]) -> int:

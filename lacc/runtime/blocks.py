@@ -90,9 +90,12 @@ def spans(T: int, C: int, n: int) -> Iterator[tuple[int, int, int]]:
 class Call:
     """One call of the core: arrays at hand, the plan taken up."""
 
-    def __init__(self, program: Program, x: Arrays, state: Arrays, run: Any) -> None:
+    def __init__(
+        self, program: Program, x: Arrays, state: Arrays, run: Any, back: bool = False
+    ) -> None:
         self.program, self.run, self.x, self.state = program, run, dict(x), dict(state)
-        plan, heads = (program.plan.back if back else None) or program.plan, run.B * run.H
+        plan = (program.plan.back if back else None) or program.plan
+        heads = run.B * run.H
         mode, C = plan.choose(run.T, heads, run.dims, run.mode)
         self.by_token = mode == "recurrent"
         self.passes = program.passes
@@ -349,7 +352,7 @@ def run_backward(
     """Gradients of inputs and params, and of the initial state."""
     units = program.units
     with np.errstate(all="ignore"):
-        call = Call(program, without(x, units), without(state, units), run)
+        call = Call(program, without(x, units), without(state, units), run, back=True)
         gradients, initial = call.backward(without(cotangents, units), without(ends, units))
     return restored(gradients, units), restored(initial, units)
 
