@@ -99,3 +99,18 @@ def test_the_character_model_trains_and_decodes_as_it_trains() -> None:
     apart = re.search(r"logits differ by (\S+),", done.stdout)
     assert losses[-1] < losses[0]
     assert apart and float(apart[1]) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"), [("performer_noncausal", "causal"), ("nothing", "No such file")]
+)
+def test_the_character_model_refuses_before_it_trains(spec: str, why: str) -> None:
+    program = ROOT / "examples" / "apps" / "char_lm.py"
+    done = subprocess.run(
+        [sys.executable, str(program), str(ROOT / "examples" / f"{spec}.la")],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert why in done.stderr and "Traceback" not in done.stderr and not done.stdout

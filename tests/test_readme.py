@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from typer.main import get_group
+
+import lacc
+from lacc import driver
+from lacc.cli import app
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.M | re.S)
@@ -60,6 +65,17 @@ def test_the_spec_of_the_readme_is_the_example() -> None:
     example = (ROOT / "examples" / "gla.la").read_text(encoding="utf-8")
     kept = (line for line in example.splitlines(keepends=True) if not line.startswith("# expect"))
     assert shown.strip() == "".join(kept).strip()
+
+
+def test_the_report_of_the_readme_is_what_check_says() -> None:
+    (shown,) = (body for kind, body in BLOCKS if kind == "text")
+    said = driver.describe(lacc.load(ROOT / "examples" / "gla.la"))
+    assert said[said.index("state S") :].strip() == shown.strip()
+
+
+def test_the_readme_shows_every_command() -> None:
+    names = {command.name for command in get_group(app).commands.values()}
+    assert names == {line.split()[1] for line in SHELL}
 
 
 def test_the_readme_has_the_two_commands() -> None:

@@ -9,6 +9,7 @@ of the recurrence are the kernel's; the sample is made token by token with `kern
 
 import argparse
 import os
+import sys
 import time
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -149,8 +150,13 @@ if __name__ == "__main__":
     parser.add_argument("spec", nargs="?", default=Path(__file__).parents[1] / "gla.la")
     parser.add_argument("--steps", type=int, default=400)
     options, rng = parser.parse_args(), np.random.default_rng(0)
-    plain = [d.name for d in lacc.load(options.spec).dims.values() if str(d.size) == d.name]
-    kernel = lacc.compile(options.spec, target="numpy", **dict.fromkeys(plain, DIM))
+    try:
+        plain = [d.name for d in lacc.load(options.spec).dims.values() if str(d.size) == d.name]
+        kernel = lacc.compile(options.spec, target="numpy", **dict.fromkeys(plain, DIM))
+    except (lacc.LaccError, OSError) as problem:
+        sys.exit(str(problem))
+    if "step" in kernel.missing or len(kernel.spec.outputs) > 1:
+        sys.exit(f"{options.spec}: a language model takes a causal spec with one output")
     alphabet = sorted(set(TEXT))
     text = np.array([alphabet.index(c) for c in TEXT])
     model = Model(kernel, len(alphabet), rng)
