@@ -129,7 +129,7 @@ def of_instruction(program: Program, n: int) -> Work:
         runs = RUNS[inst.op]
         decays = inst if inst.op == "levels" else operands[-1]
         passes = _scaled(extent(program, decays.axes) * LEVELS, 2 * runs.passes)
-        calls = _scaled(LEVELS, runs.calls)
+        calls = _scaled(LEVELS + ONE, runs.calls)
         if runs.products:
             matrices = _scaled(TOKENS, runs.products)
             return Work(flops, ZERO, entries + passes, matrices, calls)
@@ -138,7 +138,7 @@ def of_instruction(program: Program, n: int) -> Work:
         case "contract":
             return Work(flops, ZERO, entries, ONE, ONE)
         case "solve":
-            calls = Size.of(45) + _scaled(TOKENS, 0.3)
+            calls = Size.of(100) + _scaled(TOKENS, 0.3)
             return Work(flops, ZERO, entries, TOKENS, calls)
         case "scan" | "scan_back":
             return Work(ZERO, flops, entries, ZERO, _scaled(TOKENS, 3))
