@@ -15,7 +15,8 @@ from lacc.spec.model import Spec
 from lacc.tile.program import Axes, Inst, Program
 from lacc.tile.split import VARYING
 
-CONTRACT, BLOCKS = "lacc.runtime.contract", "lacc.runtime.blocks"
+CONTRACT, SEGMENTS = "lacc.runtime.contract", "lacc.runtime.segments"
+BLOCKS = "lacc.runtime.blocks"
 PLAN = "lacc.plan.plan"
 IN_PLACE = {"add": "+", "sub": "-", "mul": "*"}
 INTO = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply"}
@@ -51,7 +52,7 @@ class Function:
 
 @cache
 def taken() -> frozenset[str]:
-    modules = (CONTRACT, BLOCKS, PLAN, KERNELS, LAYOUT, SCALARS, SAMPLERS)
+    modules = (CONTRACT, SEGMENTS, BLOCKS, PLAN, KERNELS, LAYOUT, SCALARS, SAMPLERS)
     return frozenset().union(*map(paste.names, modules))
 
 

@@ -22,6 +22,7 @@ from lacc.backends.numpy_lines import (
     RESERVED,
     SAMPLERS,
     SCALARS,
+    SEGMENTS,
     Function,
     Writer,
     dim_lines,
@@ -96,13 +97,14 @@ def to_numpy(
         units=_units(spec),
         counts=derived.counts,
         draws=sorted({a.draw for a in spec.args if a.draw}),
-        imports=paste.imports(CONTRACT, BLOCKS, PLAN, KERNELS, LAYOUT, SCALARS),
+        imports=paste.imports(CONTRACT, SEGMENTS, BLOCKS, PLAN, KERNELS, LAYOUT, SCALARS),
         kernels=paste.chosen(KERNELS, words(body)),
         layout=paste.chosen(LAYOUT, words(body)),
         scalars=paste.chosen(SCALARS, words(body)),
         samplers=paste.chosen(SAMPLERS, [a.draw for a in spec.args if a.draw]),
         planning=paste.body(PLAN),
         blocks=paste.body(BLOCKS),
+        segments=paste.body(SEGMENTS),
         contract=paste.body(CONTRACT),
     )
 

@@ -33,11 +33,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
+
+from lacc.runtime.segments import segments, token_count
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Any]
@@ -227,7 +228,7 @@ class _Call:
             raise ValueError(f"mode: {self.signature.name} has no mode {self.mode}: {reason}")
         if initial_state is not None and self.signature.no_initial:
             raise ValueError(f"initial_state: {self.signature.no_initial}")
-        found = list(_segments(self.sizes["#B"], self.sizes["#T"], cu_seqlens, valid))
+        found = list(segments(self.sizes["#B"], self.sizes["#T"], cu_seqlens, valid))
         if cu_seqlens is not None or not (valid is None or valid.all()):
             self.sizes["#N"], self.whole = len(found), False
             self.segments = found or [(slice(0, 0),) * 3]
@@ -283,7 +284,7 @@ class _Call:
         for a in self.signature.arguments:
             if a.level == "position" and self.x[a.name] is not None:
                 seen = self.state["position"]
-                ends = [int(p) + _count(t) for _, t, n in self.segments for p in seen[n]]
+                ends = [int(p) + token_count(t) for _, t, n in self.segments for p in seen[n]]
                 if (rows := len(self.x[a.name])) < max(ends, default=0):
                     raise ValueError(f"{a.name}: expected at least {max(ends)} rows, got {rows}")
 
@@ -332,20 +333,20 @@ class _Call:
         heads = self.sizes["#H"]
         for rows, tokens, n in self.segments:
             place = (rows,) if self.step else (rows, tokens)
-            count = _count(tokens)
+            length = token_count(tokens)
             state = {name: None if s is None else s[n] for name, s in self.state.items()}
             x: Arrays = dict.fromkeys(self.x)
             for a in self.signature.arguments:
                 if self.x[a.name] is not None:
                     y = self.x[a.name]
                     if a.level == "position":
-                        y = y[self.positions(state, count)]
+                        y = y[self.positions(state, length)]
                     elif a.role == "input":
                         y = y[place]
                     across = a.role == "input" or a.level == "position"
                     x[a.name] = self.spread(a, y, len(place) if across else 0)
             batch = rows.stop - rows.start
-            run = Run(batch, count, heads, dims, self.dtype, self.mode, self.chunk)
+            run = Run(batch, length, heads, dims, self.dtype, self.mode, self.chunk)
             yield place, n, x, state, run
 
     def positions(self, state: Arrays, count: int) -> Array:
@@ -397,10 +398,6 @@ class _Call:
         return record(f"{self.signature.name}_state", names)(*fields)
 
 
-def _count(tokens: Any) -> int:
-    return tokens.stop - tokens.start if isinstance(tokens, slice) else len(tokens)
-
-
 def _grows(field: Value) -> bool:
     """Whether a field holds all tokens so far."""
     return field.role == "past" and field.axes[0] is None
@@ -426,37 +423,6 @@ def chosen(mode: str, chunk: int | None) -> tuple[str, int | None]:
     if mode not in ("auto", "chunk"):
         raise ValueError(f"chunk: expected None in mode {mode}, got {chunk}")
     return "chunk", int(chunk)
-
-
-def _segments(B: int, T: int, cu_seqlens: Any, valid: Any) -> Iterator[tuple[slice, Any, slice]]:
-    """Rows, tokens and states of each segment: a row, or what lies between two entries of
-    ``cu_seqlens``; its valid tokens are a slice where they are neighbours, else an index array."""
-    if valid is not None:
-        if getattr(valid, "dtype", None) != np.bool_:
-            got = getattr(valid, "dtype", type(valid))
-            raise TypeError(f"valid: expected a bool array [B, T], got {got}")
-        if valid.shape != (B, T):
-            raise ValueError(f"valid: expected [B, T] = [{B}, {T}], got {valid.shape}")
-    bounds = [(b, 0, T) for b in range(B)]
-    if cu_seqlens is not None:
-        cu = np.asarray(cu_seqlens)
-        if cu.ndim != 1 or cu.dtype.kind not in "iu":
-            raise TypeError(f"cu_seqlens: expected integers [N + 1], got {cu.dtype} {cu.shape}")
-        if B != 1:
-            raise ValueError(f"cu_seqlens: expected packed arrays with B = 1, got B = {B}")
-        ends = cu.tolist()
-        if not ends or ends[0] != 0 or ends[-1] != T or ends != sorted(ends):
-            raise ValueError(f"cu_seqlens: expected to rise from 0 to T = {T}, got {ends}")
-        bounds = [(0, start, stop) for start, stop in pairwise(ends)]
-    for n, (b, start, stop) in enumerate(bounds):
-        tokens: Any = slice(start, stop)
-        if valid is not None:
-            tokens = start + np.flatnonzero(valid[b, start:stop])
-            if tokens.size == 0:
-                tokens = slice(start, start)
-            elif tokens[-1] - tokens[0] + 1 == tokens.size:
-                tokens = slice(int(tokens[0]), int(tokens[-1]) + 1)
-        yield slice(b, b + 1), tokens, slice(n, n + 1)
 
 
 def forward(
@@ -538,7 +504,7 @@ def vjp(
     pulled = _cotangents(call, cotangent)
     ends: Arrays = dict.fromkeys(s.name for s in signature.states)
     given = call.fields("state_cotangent", state_cotangent)
-    longest = max(_count(tokens) for _, tokens, _ in call.segments)
+    longest = max(token_count(tokens) for _, tokens, _ in call.segments)
     for s in signature.states:
         if s.name in given:
             ends[s.name] = ct = call.first(s, _cast(given[s.name], call.dtype), 1)
