@@ -9,7 +9,8 @@ from functools import cache
 
 from lacc.backends import paste
 from lacc.backends.base import Variables
-from lacc.backends.numpy_text import ATOM, ELEMENTWISE, Formats, Text, size_text
+from lacc.backends.numpy_text import ELEMENTWISE, Formats
+from lacc.backends.text import ATOM, Text, size_text
 from lacc.ir.ops import OPS
 from lacc.spec.model import Spec
 from lacc.tile.program import Axes, Inst, Program

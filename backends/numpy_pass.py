@@ -22,9 +22,9 @@ from lacc.backends.numpy_lines import (
     taken,
     unpack,
 )
-from lacc.backends.numpy_text import ATOM, Text
+from lacc.backends.text import ATOM, Text
 from lacc.spec.model import Spec
-from lacc.tile.derive import Pass, Token
+from lacc.tile.derive import Pair, Pass
 from lacc.tile.program import Program
 from lacc.tile.rewrite import free_carry_of_solves, meet_once
 from lacc.tile.split import FIXED, phases
@@ -36,7 +36,7 @@ class PassText:
     def __init__(
         self,
         spec: Spec,
-        stage: Pass | Token,
+        stage: Pass | Pair,
         number: str,
         *,
         reverse: bool = False,

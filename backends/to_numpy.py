@@ -31,7 +31,7 @@ from lacc.backends.numpy_lines import (
     words,
 )
 from lacc.backends.numpy_pass import PassText
-from lacc.backends.numpy_text import Text, size_text
+from lacc.backends.text import Text, size_text
 from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.spec.model import Spec
@@ -45,9 +45,7 @@ INITIAL_PULL = "The cotangents of params from those of the states before the fir
 PROMISED = "Where each promise of the spec holds."
 
 
-def to_numpy(
-    spec: Spec, derived: Derived, plan: Plan, signature: Signature, reserved: int = 0
-) -> str:
+def to_numpy(spec: Spec, derived: Derived, plan: Plan, signature: Signature) -> str:
     """The text of the module: ``NAME(...)``, ``NAME_step(...)``, ``NAME_vjp(...)``."""
     functions: list[Function] = []
     passes = []
@@ -71,16 +69,13 @@ def to_numpy(
             _plain(spec, derived.promises, "promised(x, fixed, C, dims, dtype)", PROMISED)
         )
     body = "\n".join(line for f in functions for line in (f.head, *f.lines))
-    public = signature.name
-    while public in taken():
-        public += "_"
     template = environment().get_template("numpy.py.j2")
     return template.render(
         spec=spec,
         version=__version__,
         plan=plan,
         plan_text=_pretty(replace(plan, why=())),
-        public=public,
+        public=public_name(signature),
         call=_unshadowed(spec),
         signature=_pretty(signature),
         arguments=_arguments(spec),
@@ -107,6 +102,14 @@ def to_numpy(
         segments=paste.body(SEGMENTS),
         contract=paste.body(CONTRACT),
     )
+
+
+def public_name(signature: Signature) -> str:
+    """The name of the emitted function: the variant's, unless the file needs that for itself."""
+    name = signature.name
+    while name in taken():
+        name += "_"
+    return name
 
 
 def _unshadowed(spec: Spec) -> dict[str, str]:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from lacc.backends import paste
 from lacc.backends.base import Variables
-from lacc.backends.numpy_text import SUM, Text, size_text
+from lacc.backends.text import SUM, Text, size_text
 from lacc.backends.triton_text import ELEMENTWISE, Formats, Index
 from lacc.spec.model import Arg, Output, Spec, State
 from lacc.spec.shapes import ONE, Size

@@ -11,15 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lacc.backends.numpy_text import (
-    ATOM,
-    COMPARE,
-    POWER,
-    PRODUCT,
-    SUM,
-    UNARY,
-    Text,
-)
+from lacc.backends.text import ATOM, COMPARE, POWER, PRODUCT, SUM, UNARY, Text
 from lacc.spec.shapes import Size
 from lacc.tile.program import Axes, Inst, Program, ordered
 

@@ -88,12 +88,7 @@ def compile(
     target_named(target)
     asked, _ = chosen(mode, chunk)
     spec = load(given, overrides)
-    if target == "reference":
-        kernel = _reference(spec)
-    elif target == "triton":
-        kernel = _triton(spec, mode, chunk)
-    else:
-        kernel = _numpy(spec, dtype, mode, chunk)
+    kernel = TARGETS[target].build(spec, dtype, mode, chunk)
     if asked in kernel.missing:
         raise LaccError([kernel.missing[asked]])
     return kernel
@@ -193,7 +188,7 @@ def verify(
 
 def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
     """One NumPy file, loaded."""
-    from lacc.backends.to_numpy import to_numpy
+    from lacc.backends.to_numpy import public_name, to_numpy
     from lacc.plan.choose import choose
     from lacc.runtime.contract import MODES
     from lacc.runtime.kernel import Kernel, from_source
@@ -223,7 +218,7 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
         spec,
         "numpy",
         seen,
-        from_source(seen.name, source),
+        from_source(public_name(seen), source),
         missing=missing,
         verify=partial(verify, spec, "numpy"),
         source=source,
@@ -239,7 +234,7 @@ def _refused(spec: Spec, target: str, reason: str, span: Span | None = None) -> 
     return error("LA0704", span, target=target, variant=spec.name, reason=reason, hint=hint)
 
 
-def _triton(spec: Spec, mode: str, chunk: int | None) -> Kernel:
+def _triton(spec: Spec, _: str, mode: str, chunk: int | None) -> Kernel:
     """One file of torch and Triton, loaded when it is first called; the forward alone."""
     from lacc.backends.to_triton import lacks, public_name, to_triton
     from lacc.runtime.contract import MODES
@@ -272,7 +267,7 @@ def _triton(spec: Spec, mode: str, chunk: int | None) -> Kernel:
     )
 
 
-def _reference(spec: Spec) -> Kernel:
+def _reference(spec: Spec, *_: object) -> Kernel:
     """The token-by-token interpreter of ``spec`` as a kernel."""
     from lacc.ir.graph import waits_for_the_end
     from lacc.library import samplers
@@ -299,10 +294,12 @@ def _reference(spec: Spec) -> Kernel:
 
 @dataclass(frozen=True)
 class Target:
-    """One thing to compile for; ``missing`` says what a machine lacks to run it, "" if nothing."""
+    """One thing to compile for: ``build(spec, dtype, mode, chunk)`` gives the kernel; ``missing``
+    says what a machine lacks to run it, "" if nothing."""
 
     name: str
     about: str
+    build: Callable[[Spec, str, str, int | None], Kernel]
     missing: Callable[[], str] = str
 
 
@@ -315,9 +312,11 @@ def _torch_missing() -> str:
 TARGETS = {
     target.name: target
     for target in (
-        Target("reference", "token by token in float64, the meaning of a spec"),
-        Target("numpy", "one file of NumPy: forward, vjp, step"),
-        Target("triton", "one file of torch and Triton: forward by chunks", _torch_missing),
+        Target("reference", "token by token in float64, the meaning of a spec", _reference),
+        Target("numpy", "one file of NumPy: forward, vjp, step", _numpy),
+        Target(
+            "triton", "one file of torch and Triton: forward by chunks", _triton, _torch_missing
+        ),
     )
 }
 

@@ -156,14 +156,12 @@ def load(name: str, source: str) -> dict[str, Any]:
 def from_source(
     name: str, source: str
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """The functions of an emitted module: forward, step, vjp."""
+    """The functions of an emitted module that are called ``name``: forward, step, vjp."""
     loaded = load(name, source)
 
     def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda arguments, **options: function(**arguments, **options)
 
-    while f"{name}_vjp" not in loaded and len(name) < len(source):
-        name += "_"  # a name that the file needs for itself
     found = (loaded[name + ending] for ending in ("", "_step", "_vjp"))
     forward, step, vjp = map(by_name, found)
     return forward, step, vjp

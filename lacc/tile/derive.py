@@ -46,8 +46,8 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """One token: as a pass, without a time axis."""
+class Pair:
+    """A program and its reverse, as those of a pass, without a time axis."""
 
     forward: Program
     backward: Program
@@ -60,9 +60,9 @@ class Derived:
     spec: Spec
     recurrences: tuple[Recurrence, ...]
     passes: tuple[Pass, ...]
-    token: Token | None
+    token: Pair | None
     modes: dict[str, Obstacle | None]
-    initial: Token | None
+    initial: Pair | None
     promises: Program | None
     promised: tuple[tuple[str, str, str], ...]
     delays: dict[str, int]
@@ -80,7 +80,7 @@ def derive(spec: Spec) -> Derived:
     token = None
     if token_obstacle is None:
         by_name = {name: r for r in found for name in r.states}
-        token = Token(*_both(TokenBuilder(spec, by_name, naming).program()))
+        token = Pair(*_both(TokenBuilder(spec, by_name, naming).program()))
     modes = {
         "chunk": chunk_obstacle,
         "parallel": chunk_obstacle,
@@ -102,7 +102,7 @@ def derive(spec: Spec) -> Derived:
     )
 
 
-def _initial(spec: Spec, naming: Naming) -> Token | None:
+def _initial(spec: Spec, naming: Naming) -> Pair | None:
     """States that do not start at 0."""
     lower = Lower(naming.tiles(), naming, spec, False, lambda node: None)
     outs = {
@@ -110,7 +110,7 @@ def _initial(spec: Spec, naming: Naming) -> Token | None:
         for s in spec.states
         if s.direction != "value" and not (s.initial.op == "const" and s.initial.value == 0)
     }
-    return Token(*_both(lower.f.finish(outs))) if outs else None
+    return Pair(*_both(lower.f.finish(outs))) if outs else None
 
 
 def _promises(
