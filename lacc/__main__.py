@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from io import TextIOWrapper
@@ -28,7 +29,10 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except Exception:
+    except Exception as fault:
+        if isinstance(fault, OSError) and fault.errno == errno.ENOSPC:
+            report.complain("error: no space is left where the output goes")
+            sys.exit(2)
         if os.environ.get("LACC_DEBUG"):
             raise
         sys.exit(_internal_error())

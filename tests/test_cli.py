@@ -322,3 +322,16 @@ def test_an_internal_error_becomes_a_report(
     assert str(report) in err
     text = report.read_text(encoding="utf-8")
     assert "a fault of ours" in text and f"lacc check {GLA}" in text and "variant gla" in text
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_output_onto_a_full_disk_is_said_so() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "lacc", "check", "-v", str(ROOT / "examples" / "gla.la")],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+    assert (done.returncode, "no space is left" in done.stderr) == (2, True), done.stderr
