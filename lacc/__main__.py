@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from io import TextIOWrapper
@@ -14,6 +15,7 @@ from pathlib import Path
 
 def main() -> None:
     """The ``lacc`` command. What nobody expected becomes a report file, no traceback."""
+    gc.set_threshold(100_000)  # loading makes many objects, and all of them stay
     from lacc import report
     from lacc.cli import app
     from lacc.diagnostics import LaccError, render
