@@ -14,19 +14,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, combinations
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from lacc.analysis.affine import Affine, NotAffine
 from lacc.analysis.algebra import Algebra, Mono, Node, Poly, add, number, times
 from lacc.analysis.classify import affine_step
 from lacc.analysis.interval import Interval
-from lacc.analysis.probe import Growth, growth
 from lacc.analysis.ranges import Ranges
 from lacc.analysis.transition import Factor, LowRank, Recurrence
 from lacc.diagnostics import Diagnostic, warning
 from lacc.ir.build import Builder
 from lacc.spec.format import show
 from lacc.spec.model import Expr, Promise, Spec, State
+
+if TYPE_CHECKING:
+    from lacc.analysis.probe import Growth
 
 _SLACK = 1e-9
 _STEPS = 12
@@ -71,6 +73,8 @@ def stability(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Stability:
         return Stability("proved", "; ".join(because) or "nothing multiplies the state")
     if not _is_linear(spec, recurrence):
         return Stability("not proved", "the update is not linear in the state")
+    from lacc.analysis.probe import growth
+
     found = growth(spec, recurrence, ranges)
     if found is None:
         return Stability("not proved", "no proof was found, and no input that makes it grow")

@@ -38,7 +38,7 @@ class Apply:
         if not self.elementwise:
             return self.op.numpy(self.site, *self._arrays(xs))
         y = self.op.numpy(*self._aligned(xs))
-        return y if any(isinstance(x, np.ndarray) for x in xs) else y.item()
+        return y if any(isinstance(x, np.ndarray) for x in xs) else np.asarray(y).item()
 
     def pull(self, ct: Value, y: Value, xs: Sequence[Value], wanted: Sequence[bool]) -> list[Value]:
         """The cotangent of each argument that is wanted, in its shape; None for the others."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
+from lacc.ir.late import divide, np
+from lacc.ir.late import power as raised
 
 Bounds = tuple[float, float]
 ALL: Bounds = (-math.inf, math.inf)
@@ -19,8 +20,7 @@ def rising(fn: Callable[..., float]) -> Callable[..., Bounds]:
     """The rule of an op that rises in every argument."""
 
     def rule(*xs: Bounds) -> Bounds:
-        with np.errstate(all="ignore"):
-            lo, hi = float(fn(*(x[0] for x in xs))), float(fn(*(x[1] for x in xs)))
+        lo, hi = float(fn(*(x[0] for x in xs))), float(fn(*(x[1] for x in xs)))
         return (-math.inf if math.isnan(lo) else lo), (math.inf if math.isnan(hi) else hi)
 
     return rule
@@ -30,8 +30,7 @@ def dip(fn: Callable[..., float], where: float, least: float) -> Callable[[Bound
     """The rule of an op that falls to ``least`` (a lower bound) at ``where`` and rises after."""
 
     def rule(x: Bounds) -> Bounds:
-        with np.errstate(all="ignore"):
-            ends = [float(fn(e)) if math.isfinite(e) else max(e, 0.0) for e in x]
+        ends = [float(fn(e)) if math.isfinite(e) else max(e, 0.0) for e in x]
         lo = ends[0] if x[0] > where else ends[1] if x[1] < where else least
         return lo, max(ends)
 
@@ -65,8 +64,7 @@ def div(a: Bounds, b: Bounds) -> Bounds:
     if b[0] < 0 < b[1]:
         return ALL
     ends = (0.0 if b[0] == 0 else b[0], -0.0 if b[1] == 0 else b[1])
-    with np.errstate(all="ignore"):
-        corners = [float(np.float64(x) / y) for x in a for y in ends]
+    corners = [divide(x, y) for x in a for y in ends]
     corners = [0.0 if math.isnan(c) else c for c in corners]
     return min(corners), max(corners)
 
@@ -79,11 +77,10 @@ def power(x: Bounds, p: Bounds) -> Bounds:
     if whole and p[0] % 2 == 0:
         x = absolute(x)
     elif whole:
-        return rising(lambda e: np.float64(e) ** p[0])(x)
+        return rising(lambda e: raised(e, p[0]))(x)
     if x[0] < 0:
         return ALL
-    with np.errstate(all="ignore"):
-        corners = [float(np.float64(b) ** np.float64(e)) for b in x for e in p]
+    corners = [raised(b, e) for b in x for e in p]
     if x[0] <= 1 <= x[1] or p[0] <= 0 <= p[1]:
         corners.append(1.0)
     return min(corners), max(corners)

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from lacc.ir import intervals as iv
 from lacc.ir import scalars, tensors
+from lacc.ir.late import np
 from lacc.ir.tensors import Site, pull
 
 __all__ = ["OPS", "F", "Op", "Site"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
+from lacc.ir.late import np
 
 Array = Any
 
