@@ -290,3 +290,11 @@ def test_a_decay_says_what_it_may_do() -> None:
     assert signed.bounded and signed.may_vanish and signed.may_be_negative
     _, free = decay("exp(g)", "input g : scalar\n")
     assert not free.bounded
+
+
+def test_a_divisor_that_reaches_zero_from_below_gives_either_infinity() -> None:
+    assert Interval(-2.0, 0.0).reciprocal() == Interval()
+    assert Interval(-2.0, 0.0, hi_open=True).reciprocal().hi == -0.5
+    spec = spec_of("u * min(a, a / c)")  # c <= 0: of c = 0 it is a, up to 1
+    least = next(n for n in spec.definitions[0].expr.walk() if n.op == "min")
+    assert Ranges(spec).of(least).hi == 1.0

@@ -111,8 +111,8 @@ class Interval:
         return Interval(0.0, ends[0], False, not ends[1])
 
     def reciprocal(self) -> Interval:
-        """1 / x of every value but 0; everything where 0 is inside."""
-        if self.lo < 0 < self.hi or (self.lo == 0 == self.hi):
+        """1 / x; everything where 0 is inside, or is reached from below: 1 / 0 is +inf then too."""
+        if self.lo < 0 < self.hi or (self.hi == 0 and not self.hi_open):
             return Interval()
         low = (-math.inf, self.hi_open) if self.hi == 0 else (1 / self.hi, self.hi_open)
         high = (math.inf, self.lo_open) if self.lo == 0 else (1 / self.lo, self.lo_open)

@@ -60,11 +60,10 @@ def mul(a: Bounds, b: Bounds) -> Bounds:
 
 
 def div(a: Bounds, b: Bounds) -> Bounds:
-    """A divisor that ends at 0 comes near it from its own side."""
-    if b[0] < 0 < b[1]:
+    """A divisor that reaches 0 from above gives infinities of one sign; from below, of either."""
+    if b[0] < 0 <= b[1] or b == (0, 0):
         return ALL
-    ends = (0.0 if b[0] == 0 else b[0], -0.0 if b[1] == 0 else b[1])
-    corners = [divide(x, y) for x in a for y in ends]
+    corners = [divide(x, abs(y) if y == 0 else y) for x in a for y in b]
     corners = [0.0 if math.isnan(c) else c for c in corners]
     return min(corners), max(corners)
 
