@@ -66,13 +66,12 @@ class Writer:
     """Writes the values of one program as lines of Python."""
 
     def __init__(
-        self, spec: Spec, program: Program, names: Variables, lengths: dict[str, str], lead: int
+        self, spec: Spec, program: Program, names: Variables, lengths: dict[str, str]
     ) -> None:
         self.spec = spec
         self.program = program
         self.names = names
         self.formats = Formats(lengths, "dtype", unnamed(program))
-        self.lead = lead
         self.uses = [0] * len(program.body)
         for inst in program.body:
             for i in inst.ins:

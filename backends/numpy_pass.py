@@ -26,7 +26,7 @@ from lacc.backends.text import ATOM, Text
 from lacc.spec.model import Spec
 from lacc.tile.derive import Pair, Pass
 from lacc.tile.program import Program
-from lacc.tile.rewrite import free_carry_of_solves, meet_once
+from lacc.tile.rewrite import for_chunks
 from lacc.tile.split import FIXED, phases
 
 
@@ -46,8 +46,8 @@ class PassText:
         self.token = token
         self.number = number
         self.reverse = reverse
-        self.forward = meet_once(free_carry_of_solves(stage.forward, "state"))
-        self.backward = meet_once(free_carry_of_solves(stage.backward, "dstate"), "dstate")
+        self.forward = for_chunks(stage.forward, "state")
+        self.backward = for_chunks(stage.backward, "dstate")
         both = (self.forward, self.backward)
 
         def loaded(*kinds: str) -> list[str]:
@@ -167,7 +167,7 @@ class _Direction:
         return [n for n, p in enumerate(self.phase) if p == phase]
 
     def _writer(self) -> Writer:
-        return Writer(self.owner.spec, self.program, self.names, lengths(self.program), 3)
+        return Writer(self.owner.spec, self.program, self.names, lengths(self.program))
 
     def prepared(self) -> tuple[list[str], list[str]]:
         """Lines of the fixed phase, and what other phases use of it."""

@@ -9,26 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from lacc.backends.text import ATOM, CHOICE, COMPARE, POWER, PRODUCT, SUM, UNARY, Text, size_text
+from lacc.backends.text import (
+    ATOM,
+    CHOICE,
+    COMPARE,
+    OPERATORS,
+    POWER,
+    PRODUCT,
+    UNARY,
+    Text,
+    size_text,
+)
 from lacc.spec.shapes import Size
 from lacc.tile.program import Axes, Inst
 
 ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
-    # op: format, how the result binds, how tightly each operand must bind
-    "add": ("{} + {}", SUM, (SUM, SUM)),
-    "sub": ("{} - {}", SUM, (SUM, PRODUCT)),
-    "mul": ("{} * {}", PRODUCT, (PRODUCT, UNARY)),
-    "div": ("{} / {}", PRODUCT, (PRODUCT, UNARY)),
+    **OPERATORS,
     "pow": ("{} ** {}", POWER, (ATOM, POWER)),
-    "neg": ("-{}", UNARY, (UNARY,)),
-    "lt": ("{} < {}", COMPARE, (SUM, SUM)),
-    "le": ("{} <= {}", COMPARE, (SUM, SUM)),
-    "gt": ("{} > {}", COMPARE, (SUM, SUM)),
-    "ge": ("{} >= {}", COMPARE, (SUM, SUM)),
-    "eq": ("{} == {}", COMPARE, (SUM, SUM)),
     "relu": ("np.maximum({}, 0)", ATOM, (0,)),
     "rsqrt": ("1 / np.sqrt({})", PRODUCT, (0,)),
-    "stop_gradient": ("{}", ATOM, (ATOM,)),
     "where": ("np.where({}, {}, {})", ATOM, (0, 0, 0)),
     "silu": ("{0} * sigmoid({0})", PRODUCT, (ATOM,)),
     "max": ("np.maximum({}, {})", ATOM, (0, 0)),

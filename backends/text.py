@@ -24,6 +24,23 @@ class Text:
         return self.code if self.binds >= level else f"({self.code})"
 
 
+OPERATORS: dict[str, tuple[str, int, tuple[int, ...]]] = {
+    # op: format, how the result binds, how tightly each operand must bind
+    "add": ("{} + {}", SUM, (SUM, SUM)),
+    "sub": ("{} - {}", SUM, (SUM, PRODUCT)),
+    "mul": ("{} * {}", PRODUCT, (PRODUCT, UNARY)),
+    "div": ("{} / {}", PRODUCT, (PRODUCT, UNARY)),
+    "neg": ("-{}", UNARY, (UNARY,)),
+    "lt": ("{} < {}", COMPARE, (SUM, SUM)),
+    "le": ("{} <= {}", COMPARE, (SUM, SUM)),
+    "gt": ("{} > {}", COMPARE, (SUM, SUM)),
+    "ge": ("{} >= {}", COMPARE, (SUM, SUM)),
+    "eq": ("{} == {}", COMPARE, (SUM, SUM)),
+    "stop_gradient": ("{}", ATOM, (ATOM,)),
+}
+"""What is written alike wherever the syntax is Python's."""
+
+
 def size_text(size: Size, quoted: Collection[str] = ()) -> str:
     """A size as Python, over names of dims; those of ``quoted`` are looked up in ``dims``."""
     constant = size.constant

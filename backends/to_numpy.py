@@ -177,7 +177,7 @@ def _arguments(spec: Spec) -> list[dict[str, object]]:
 def _plain(spec: Spec, program: Program, head: str, doc: str) -> Function:
     """A function without phases: arrays by name in, arrays by name of output out."""
     names = Variables(program, [*RESERVED, *taken(), *spec.dims, "C", "x"])
-    writer = Writer(spec, program, names, lengths(program), 3)
+    writer = Writer(spec, program, names, lengths(program))
     source = {"input": "x", "dstate": "dstates"}
     for n, inst in enumerate(program.body):
         if inst.op == "load":

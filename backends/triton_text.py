@@ -11,23 +11,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lacc.backends.text import ATOM, COMPARE, POWER, PRODUCT, SUM, UNARY, Text
+from lacc.backends.text import ATOM, COMPARE, OPERATORS, POWER, PRODUCT, SUM, UNARY, Text
 from lacc.spec.shapes import Size
 from lacc.tile.program import Axes, Inst, Program, ordered
 
 ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
-    # op: format, how the result binds, how tightly each operand must bind
-    "add": ("{} + {}", SUM, (SUM, SUM)),
-    "sub": ("{} - {}", SUM, (SUM, PRODUCT)),
-    "mul": ("{} * {}", PRODUCT, (PRODUCT, UNARY)),
-    "div": ("{} / {}", PRODUCT, (PRODUCT, UNARY)),
-    "neg": ("-{}", UNARY, (UNARY,)),
-    "lt": ("{} < {}", COMPARE, (SUM, SUM)),
-    "le": ("{} <= {}", COMPARE, (SUM, SUM)),
-    "gt": ("{} > {}", COMPARE, (SUM, SUM)),
-    "ge": ("{} >= {}", COMPARE, (SUM, SUM)),
-    "eq": ("{} == {}", COMPARE, (SUM, SUM)),
-    "stop_gradient": ("{}", ATOM, (ATOM,)),
+    **OPERATORS,
     "relu": ("tl.maximum({}, 0.0)", ATOM, (0,)),
     "rsqrt": ("1.0 / tl.sqrt({})", PRODUCT, (0,)),
     "where": ("tl.where({}, {}, {})", ATOM, (0, 0, 0)),

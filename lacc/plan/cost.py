@@ -17,7 +17,7 @@ from lacc.spec.shapes import ONE, Size
 from lacc.tile.derive import Derived
 from lacc.tile.ops import TILE_OPS
 from lacc.tile.program import TIME, Inst, Program
-from lacc.tile.rewrite import free_carry_of_solves, meet_once
+from lacc.tile.rewrite import for_chunks
 from lacc.tile.split import FIXED, phases
 
 TOKENS = Size.of("#C")
@@ -149,7 +149,7 @@ def lowered(derived: Derived, back: bool = False) -> list[Program]:
     """The programs of all passes, forward or ``back``, as they run."""
     carried = "dstate" if back else "state"
     programs = [p.backward if back else p.forward for p in derived.passes]
-    return [meet_once(free_carry_of_solves(p, carried), carried) for p in programs]
+    return [for_chunks(p, carried) for p in programs]
 
 
 def from_state(program: Program) -> Work:

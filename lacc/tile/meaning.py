@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lacc.tile import kernels
+from lacc.tile import kernels, layout
 from lacc.tile.program import Axes
 
 Fn = Callable[..., Any]
@@ -83,13 +83,11 @@ def levels(value: Any, f: Frame, g: Any) -> Any:
 
 
 def runs(fn: Fn) -> Fn:
+    """A kernel over tiles and the decays behind them: scalar decays have one channel."""
+    every = opaque(fn)
+
     def run(value: Any, f: Frame, *args: Any) -> Any:
-        result = fn(
-            *(
-                timed(a, x) if isinstance(a, np.ndarray) and "s" not in x else a
-                for a, x in zip(args, f.ins)
-            )
-        )
+        result = every(value, f, *args)
         return result if "s" in f.out else untimed(result, f.out)
 
     return run
@@ -130,35 +128,24 @@ def row(last: bool, f: Frame, a: Any) -> Any:
 
 
 def place_row(last: bool, f: Frame, a: Any) -> Any:
-    lead = a.shape[: a.ndim - len(f.ins[0])]
-    out = np.zeros((*lead, *(f.sizes[x] for x in f.out)), a.dtype)
-    np.moveaxis(out, -len(f.out), 0)[-1 if last else 0] = a
-    return out
+    return layout.place_row(a, len(f.out), f.sizes["t"], last)
 
 
 def shift(back: bool, f: Frame, a: Any) -> Any:
-    out = np.zeros_like(a)
-    new, old = np.moveaxis(out, -len(f.out), 0), np.moveaxis(a, -len(f.out), 0)
-    if back:
-        new[:-1] = old[1:]
-    else:
-        new[1:] = old[:-1]
-    return out
+    return layout.shift(a, -len(f.out), back)
 
 
 def take(value: Any, f: Frame, a: Any) -> Any:
     old, new, start, step = value
-    first = start.evaluate(f.sizes)
-    index = [slice(None)] * a.ndim
-    index[f.ins[0].index(old) - len(f.ins[0])] = slice(first, first + step * f.sizes[new], step)
-    return a[tuple(index)]
+    axis = f.ins[0].index(old) - len(f.ins[0])
+    return layout.take(a, axis, start.evaluate(f.sizes), step, f.sizes[new])
 
 
 def put(value: Any, f: Frame, a: Any) -> Any:
-    lead = a.shape[: a.ndim - len(f.ins[0])]
-    out = np.zeros((*lead, *(f.sizes[x] for x in f.out)), a.dtype)
-    take(value, Frame(f.ins[0], (f.out,), f.sizes), out)[...] = a
-    return out
+    old, new, start, step = value
+    axis = f.ins[0].index(new) - len(f.ins[0])
+    want = tuple(old if x == new else x for x in f.ins[0])
+    return place(layout.put(a, axis, start.evaluate(f.sizes), step, f.sizes[old]), want, f.out)
 
 
 def fold(value: Any, f: Frame, a: Any) -> Any:

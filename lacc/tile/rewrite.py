@@ -118,3 +118,8 @@ def meet_once(program: Program, carried: str = "state") -> Program:
         return f.arrange(f.op("pick", (every, like), place), body[n].axes)
 
     return rebuild(program, rule)
+
+
+def for_chunks(program: Program, carried: str) -> Program:
+    """The program as a target runs it chunk by chunk: both rewrites, in the order they need."""
+    return meet_once(free_carry_of_solves(program, carried), carried)
