@@ -32,11 +32,12 @@ class Factor:
 @dataclass(frozen=True, slots=True)
 class LowRank:
     """A rank-one term ``a (bᵀ S)`` that contracts ``axis`` of the state (0: left, an erase of rows;
-    1: right)."""
+    1: right); ``along`` multiplies it on the other axis, as a decay there does."""
 
     axis: int
     a: Expr
     b: Expr
+    along: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +93,8 @@ class Recurrence:
     def rank(self) -> int:
         """The rank of the transition's low-rank part."""
         return len(self.erases)
+
+    @property
+    def gauge(self) -> int | None:
+        """The axis whose decay an erase of the other axis shares."""
+        return next((1 - e.axis for e in self.erases if e.along is not None), None)

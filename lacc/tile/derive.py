@@ -24,7 +24,8 @@ from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
 from lacc.ir.graph import counts_tokens, expressions, nodes, waits_for_the_end
 from lacc.spec.model import COMPARISONS, Expr, Spec
-from lacc.tile.chunk import ChunkBuilder, Form
+from lacc.tile.carried import Form
+from lacc.tile.chunk import ChunkBuilder
 from lacc.tile.grad import differentiate
 from lacc.tile.lower import Lower, Naming
 from lacc.tile.program import Program, Tiles

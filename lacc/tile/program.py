@@ -17,6 +17,7 @@ from lacc.spec.shapes import Size
 
 Axes = tuple[str, ...]
 TIME: Axes = ("t", "s")
+RANK: Axes = ("#", "#'")  # low-rank terms of one token, in the roles of rows and of columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,212 @@
+"""A recurrence in canonical form in, what its tokens write within a chunk out: decays over runs,
+decayed products of pairs, and the solution of the system that low-rank terms make.
+
+Notation: S0 the state a chunk starts from; P[t, s] the decay from s to t. A low-rank term
+a (bᵀ S[t-1]) needs w_t = bᵀ S[t-1], which obeys
+
+    (I - Gram(b, a)) W  =  b S0  +  Gram(b, x) y         Gram over s < t, decayed
+
+so a wᵀ is one more write. Where a is the column of a write a yᵀ, U = W + y obeys the same system
+with y in place of its share of Gram(b, x) y, and a uᵀ is all that the two write together. Terms of
+rank r are r rows a token, solved as one system of r·C rows whose tokens are strictly ordered.
+
+A decay on the axis that an erase does not contract is a gauge: S is kept as S~ ⊙ G, G the product
+of that decay from the chunk's start on, and what is written on that axis is divided by G. It is
+used where promises bound G from below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lacc.analysis.transition import LowRank, Write
+from lacc.spec.shapes import ONE, Size
+from lacc.tile.carried import Carried, Form
+from lacc.tile.program import RANK, Axes
+from lacc.tile.reads import Reader
+
+Term = dict[int, int]
+"""What a token adds: a tile for each axis of the state; a product of rows and columns."""
+
+
+class Canonical(Carried):
+    """What `Contracted` and `Scanned` states have in common."""
+
+    def __init__(self, reader: Reader, form: Form) -> None:
+        super().__init__(reader, form)
+        (self.name,) = form.recurrence.states
+        self.own: Axes = self.axes_of(self.name)
+        self.gauge = form.recurrence.gauge
+        self._writes: list[Term] | None = None
+
+    def tag(self) -> None:
+        """What follows comes from the line of the update."""
+        self.lower.tag(self.spec.state(self.name).update)
+
+    # ---- decays
+    # ----------------------------------------------------------------------------------------------
+
+    def levels(self, axis: int | None, strict: bool) -> int | None:
+        """The levels of the decay on one axis (None: the scalar one); None where there is none."""
+        wanted = () if axis is None else (axis,)
+        for decay in self.form.decays:
+            if decay.axes == wanted:
+                axes = tuple(self.own[a] for a in wanted)
+                value = self.f.expand(self.lower.on(decay.expr, axes), ("t", *axes))
+                self.tag()
+                return self.f.op("levels", (value,), (decay.space == "log", strict))
+        return None
+
+    def runs(self, axis: int | None, strict: bool) -> int | None:
+        """The levels of a decay that is no gauge."""
+        return None if axis is not None and axis == self.gauge else self.levels(axis, strict)
+
+    def gauged(self, strict: bool) -> int | None:
+        """G at each token, without its own factor where ``strict``."""
+        if self.gauge is None:
+            return None
+        levels = self.levels(self.gauge, strict)
+        assert levels is not None
+        return self.f.op("prefix", (levels,))
+
+    def pairs(self, axis: int, x: int, y: int, strict: bool) -> int:
+        """[t, s]: x[t] · y[s] over ``axis``, with the decay from s to t on that axis and the scalar
+        one."""
+        f, over = self.f, (self.own[axis],)
+        channel, scalar = self.runs(axis, strict), self.runs(None, strict)
+        if channel is not None:
+            value = f.op("gram", (f.expand(x, ("t", *over)), f.expand(y, ("t", *over)), channel))
+        else:
+            value = f.contract(x, f.rename(y, {"t": "s"}), over)
+        if scalar is not None:
+            return f.mul(value, f.op("matrix", (scalar,)))
+        return (
+            value if channel is not None else f.op("mask", (f.expand(value, ("t", "s")),), strict)
+        )
+
+    def from_start(self, axis: int, query: int, strict: bool) -> int:
+        """What the state that the chunk starts from gives to a read by ``axis``."""
+        f, own = self.f, self.own
+        for side in (axis, None):
+            runs = self.runs(side, strict)
+            if runs is not None:
+                query = f.mul(query, f.op("prefix", (runs,)))
+        value = f.contract(query, self.start(self.name), (own[axis],))
+        for other in range(len(own)):
+            runs = self.runs(other, strict) if other != axis else None
+            if runs is not None:
+                value = f.mul(value, f.op("prefix", (runs,)))
+        return value
+
+    def summed(self, pairs: int, written: int | None) -> int:
+        """Σ over s of pairs[t, s] · written[s]; None: a vector state's writes, that are all in the
+        pairs."""
+        if written is None:
+            return self.f.sum(pairs, ("s",))
+        return self.f.contract(pairs, self.f.rename(written, {"t": "s"}), ("s",))
+
+    # ---- writing
+    # ---------------------------------------------------------------------------------------------
+
+    def writes(self) -> list[Term]:
+        """What the chunk's tokens add to the state; scalars are on the first axis."""
+        if self._writes is None:
+            self.tag()
+            erases = self.recurrence.erases
+            terms = [self._write(write) for write in self.recurrence.writes]
+            self._writes = self._solved(erases, terms) if erases else terms
+        return self._writes
+
+    def _write(self, write: Write) -> Term:
+        term: Term = {}
+        for axis, label in enumerate(self.own):
+            expr = write.on((axis,))
+            value = self.f.const(1.0) if expr is None else self.lower.on(expr, (label,))
+            term[axis] = self.f.expand(value, ("t", label))
+        scalar = write.on(())
+        if scalar is not None:
+            merged = any(self._shares(erase, write) for erase in self.recurrence.erases)
+            on = 1 - self.recurrence.erases[0].axis if merged else 0
+            term[on] = self.f.mul(term[on], self.lower(scalar))
+        gauge = self.gauged(strict=False)
+        if gauge is not None and self.gauge is not None:
+            term[self.gauge] = self.f.div(term[self.gauge], gauge)
+        return term
+
+    def _shares(self, erase: LowRank, write: Write) -> bool:
+        """Whether the two have one column, so that one solve serves both."""
+        return len(self.own) == 2 and write.on((erase.axis,)) is erase.a
+
+    def _solved(self, erases: Sequence[LowRank], terms: list[Term]) -> list[Term]:
+        """The writes with all erases in them."""
+        f, axis = self.f, erases[0].axis
+        other, label = 1 - axis, self.own[axis]
+        rows, columns = (
+            [f.expand(self.lower.on(expr, (label,)), ("t", label)) for expr in exprs]
+            for exprs in ([e.b for e in erases], [e.a for e in erases])
+        )
+        partner = self._partners(erases)
+        free = [term for n, term in enumerate(terms) if n not in partner.values()]
+        system = self._stacked(
+            [
+                self._stacked([self.pairs(axis, b, a, strict=True) for a in columns], ("t", "s"))
+                for b in rows
+            ],
+            ("t", "s"),
+        )
+        stacked = self._stacked(rows, ("t", label))
+        right = self.from_start(axis, stacked, strict=True)
+        known = []
+        for n, row in enumerate(rows):
+            total = terms[partner[n]][other] if n in partner else None
+            for term in free:
+                value = self.summed(self.pairs(axis, row, term[axis], True), term.get(other))
+                total = value if total is None else f.add(total, value)
+            known.append(total)
+        if any(total is not None for total in known):
+            rest = tuple(a for n, a in enumerate(self.own) if n != axis)
+            zero = f.const(0.0)
+            given = [f.expand(zero if x is None else x, ("t", *rest)) for x in known]
+            right = f.add(self._stacked(given, ("t", *rest)), right)
+        solved = f.op("solve", (f.neg(system), right), False)
+        for n, column in enumerate(columns):
+            value = self._taken(solved, n, len(columns))
+            if len(self.own) == 1:
+                free.append({axis: f.mul(column, value)})
+            else:
+                free.append({axis: column, other: value})
+        return free
+
+    def _partners(self, erases: Sequence[LowRank]) -> dict[int, int]:
+        """The write that shares its column, for each erase that has one."""
+        found: dict[int, int] = {}
+        for n, erase in enumerate(erases):
+            for m, write in enumerate(self.recurrence.writes):
+                if m not in found.values() and self._shares(erase, write):
+                    found[n] = m
+                    break
+        return found
+
+    def _stacked(self, parts: list[int], first: Axes) -> int:
+        """One tile of all ``parts``, the rank an axis behind ``first``; a single part as it is."""
+        if len(parts) == 1:
+            return parts[0]
+        f = self.f
+        rest = [a for a in f.axes(parts[0]) if a not in first]
+        time = tuple(a for a in first if a in ("t", "s"))
+        rest = [*(a for a in first if a not in time), *rest]
+        label = next(name for name in RANK if name not in rest)
+        f.sizes[label] = Size.of(len(parts))
+        units = tuple(f"{label}|{n}" for n in range(len(parts)))
+        for unit in units:
+            f.sizes[unit] = ONE
+        aligned = [f.arrange(part, (*time, unit, *rest)) for part, unit in zip(parts, units)]
+        return f.op("concat", tuple(aligned), (label, units))
+
+    def _taken(self, solved: int, n: int, rank: int) -> int:
+        """Part ``n`` of a stacked tile."""
+        if rank == 1:
+            return solved
+        unit = f"{RANK[0]}|{n}"
+        taken = self.f.op("take", (solved,), (RANK[0], unit, Size.of(n), 1))
+        return self.f.sum(taken, (unit,))

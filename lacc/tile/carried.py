@@ -1,0 +1,61 @@
+"""A recurrence and the reader of its chunk in, the tile values that speak of its states out: what
+every way of carrying a state through a chunk can answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from lacc.analysis.decay import Decay
+from lacc.analysis.transition import Recurrence
+from lacc.tile.program import Axes
+from lacc.tile.reads import Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the builder treats one recurrence: its canonical form, its decays, and whether it is read
+    by contraction."""
+
+    recurrence: Recurrence
+    decays: tuple[Decay, ...]
+    contracted: bool
+
+
+class Carried(ABC):
+    """One recurrence within a chunk, built into the program of ``reader``.
+
+    A state is read by contraction (`read_by`), where its form allows that, or entry by entry
+    (`shown`); `next` is the state that leaves the chunk.
+    """
+
+    def __init__(self, reader: Reader, form: Form) -> None:
+        self.reader = reader
+        self.spec, self.f, self.lower = reader.spec, reader.f, reader.lower
+        self.form, self.recurrence = form, form.recurrence
+
+    def axes_of(self, name: str) -> Axes:
+        """The axes of a state."""
+        return self.reader.axes_of(name)
+
+    def start(self, name: str) -> int:
+        """The state that the chunk starts from."""
+        return self.f.load("state", self.spec.state(name).ascii, self.axes_of(name))
+
+    def before(self, name: str, after: int) -> int:
+        """S[t-1] for all tokens, from S[t]."""
+        first = self.f.op("place_row", (self.start(name),), False)
+        return self.f.add(self.f.op("shift", (after,), False), first)
+
+    def read_by(self, name: str, axis: int, query: int, strict: bool) -> int:
+        """Σ over ``axis`` of query · S[t] (S[t-1] where ``strict``), for all tokens of the
+        chunk."""
+        return self.f.contract(query, self.shown(name, strict), (self.axes_of(name)[axis],))
+
+    @abstractmethod
+    def shown(self, name: str, strict: bool) -> int:
+        """S[t] (S[t-1] where ``strict``) for all tokens of the chunk, entry by entry."""
+
+    @abstractmethod
+    def next(self, name: str) -> int:
+        """S1."""
