@@ -13,10 +13,9 @@ free indices o0, o1:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from lacc.analysis.affine import Affine, NotAffine, Product
-from lacc.analysis.transition import Axes, Factor, LowRank, Obstacle, Recurrence, Write
+from lacc.analysis.decays import factors_of, sum_of
+from lacc.analysis.transition import Factor, LowRank, Obstacle, Recurrence, Write
 from lacc.ir.build import Builder
 from lacc.ir.graph import components, fewest_covering
 from lacc.spec.model import Expr, Spec, State
@@ -109,7 +108,7 @@ def affine_step(state: State) -> Recurrence:
         at = tuple(i for i in product.state[1] if i is not None)
         moved = [n for n, (have, want) in enumerate(zip(at, live)) if have != want]
         if not moved:
-            decays.append(_factors(product.factors, axis))
+            decays.append(factors_of(product.factors, axis))
         elif len(moved) == 1 and at[moved[0]] not in axis:
             erases.append(_low_rank(build, product, moved[0], at[moved[0]], live, state))
         else:
@@ -118,13 +117,8 @@ def affine_step(state: State) -> Recurrence:
     return _classified(build, state, decays, erases, writes)
 
 
-def _factors(factors: dict[tuple[int, ...], Expr], axis: dict[int, int]) -> tuple[Factor, ...]:
-    placed = [Factor(tuple(axis[i] for i in key), expr) for key, expr in factors.items()]
-    return tuple(sorted(placed, key=lambda factor: (len(factor.axes), factor.axes)))
-
-
 def _write(product: Product, axis: dict[int, int]) -> Write:
-    return Write(_factors(product.factors, axis))
+    return Write(factors_of(product.factors, axis))
 
 
 def _low_rank(
@@ -168,7 +162,7 @@ def _classified(
     erases: list[LowRank],
     writes: list[Write],
 ) -> Recurrence:
-    decay = _sum_of(build, state, decays)
+    decay = sum_of(build, state.shape, decays)
     transition = _transition(decay, erases)
     obstacle = None
     if erases:
@@ -194,71 +188,6 @@ def _classified(
         merged,
         obstacle,
     )
-
-
-def _sum_of(build: Builder, state: State, decays: list[tuple[Factor, ...]]) -> tuple[Factor, ...]:
-    """Several kept terms are one decay: their sum, on the axes that any of them has."""
-    if not decays:
-        return (Factor((), build.number(0)),)
-    if len(decays) > 1:
-        spread = tuple(sorted({axis for factors in decays for f in factors for axis in f.axes}))
-        if len(spread) <= 1:
-            total: Expr | None = None
-            for factors in decays:
-                product = _product(build, factors)
-                total = product if total is None else build.add(total, product)
-            assert total is not None
-            return (Factor(spread, total),)
-        common = _common(build, decays)
-        if common is not None:
-            return common
-        return (Factor(spread, _entrywise(build, state, decays)),)
-    return tuple(f for f in decays[0] if not (f.expr.op == "const" and f.expr.value == 1))
-
-
-def _product(build: Builder, factors: Iterable[Factor]) -> Expr:
-    expr = build.number(1)
-    for factor in factors:
-        expr = build.mul(expr, factor.expr)
-    return expr
-
-
-def _common(build: Builder, decays: list[tuple[Factor, ...]]) -> tuple[Factor, ...] | None:
-    """``(a1 + a2) ⊙ b`` where all terms share all but one set of axes."""
-    tables = [{f.axes: f.expr for f in factors} for factors in decays]
-    keys: set[Axes] = {key for table in tables for key in table}
-    differing = [k for k in keys if len({id(t.get(k)) for t in tables}) > 1] or [()]
-    if len({axis for key in differing for axis in key}) > 1:
-        return None
-    spread = tuple(sorted({axis for key in differing for axis in key}))
-    total: Expr | None = None
-    for table in tables:
-        part = _product(build, [Factor(k, table[k]) for k in differing if k in table])
-        total = part if total is None else build.add(total, part)
-    assert total is not None
-    shared = [Factor(k, tables[0][k]) for k in keys if k not in differing and k in tables[0]]
-    return tuple(sorted([Factor(spread, total), *shared], key=lambda f: (len(f.axes), f.axes)))
-
-
-def _entrywise(build: Builder, state: State, decays: list[tuple[Factor, ...]]) -> Expr:
-    """The sum of kept terms as one matrix of the state's shape."""
-    total: Expr | None = None
-    for factors in decays:
-        rows, columns = build.node("const", (), (state.shape[0],), 1), None
-        matrix: Expr | None = None
-        for factor in factors:
-            if factor.axes == (0, 1):
-                matrix = factor.expr if matrix is None else build.mul(matrix, factor.expr)
-            elif factor.axes == (1,):
-                columns = factor.expr if columns is None else build.mul(columns, factor.expr)
-            else:
-                rows = build.mul(rows, factor.expr)
-        columns = columns or build.node("const", (), (state.shape[1],), 1)
-        outer = build.node("matmul", (rows, build.transpose(columns)), state.shape)
-        part = outer if matrix is None else build.mul(outer, matrix)
-        total = part if total is None else build.add(total, part)
-    assert total is not None
-    return total
 
 
 def _transition(decay: tuple[Factor, ...], erases: list[LowRank]) -> str:
