@@ -192,8 +192,10 @@ def _levels(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
 
 
 def _solve(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    code = f"solve({ins[0].code}, {timed(ins[1], axes[1])}, transposed={inst.value})"
-    return Text(code if len(inst.axes) > 1 else f"{code}[..., 0]")
+    call, lead = ("solve", 1) if len(axes[0]) == 2 else ("solve_ranks", 2)
+    right = ins[1].code if len(inst.axes) > lead else f"{ins[1].within(ATOM)}[..., None]"
+    code = f"{call}({ins[0].code}, {right}, transposed={inst.value})"
+    return Text(code if len(inst.axes) > lead else f"{code}[..., 0]")
 
 
 def _scan(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:

@@ -173,10 +173,9 @@ def _classified(
         elif spread - sides:
             obstacle = Obstacle("a diagonal decay on the other side of an erase", state.update)
         erases = _least(build, erases)
+        writes = _by_column(build, writes, erases[0].axis)
     else:
         writes = _fewest(build, writes)
-    matrix = sum(size != ONE for size in state.shape) == 2
-    merged = bool(erases) and matrix and _mergeable(erases, writes)
     return Recurrence(
         (state.name,),
         state.direction,
@@ -185,7 +184,6 @@ def _classified(
         decay,
         tuple(erases),
         tuple(writes),
-        merged,
         obstacle,
     )
 
@@ -234,6 +232,31 @@ def _fewest(build: Builder, writes: list[Write]) -> list[Write]:
     return [Write((Factor((0,), p.a), Factor((1,), p.b))) for p in least]
 
 
+def _by_column(build: Builder, writes: list[Write], axis: int) -> list[Write]:
+    """Writes of a column (along ``axis``) as one each, so that an erase can share it."""
+    grouped: dict[object, list[Write]] = {}
+    for write in writes:
+        column, row = write.on((axis,)), write.on((1 - axis,))
+        plain = column is not None and row is not None and write.on((0, 1)) is None
+        grouped.setdefault(("column", id(column)) if plain else id(write), []).append(write)
+    return [
+        group[0] if len(group) == 1 else _added(build, group, axis) for group in grouped.values()
+    ]
+
+
+def _added(build: Builder, group: list[Write], axis: int) -> Write:
+    """Writes of one column: the sum of their rows."""
+    column = group[0].on((axis,))
+    total: Expr | None = None
+    for write in group:
+        row = build.number(1)
+        for factor in write.factors:
+            row = row if factor.axes == (axis,) else build.mul(row, factor.expr)
+        total = row if total is None else build.add(total, row)
+    assert column is not None and total is not None
+    return Write((Factor((axis,), column), Factor((1 - axis,), total)))
+
+
 def _bare(row: Expr) -> Expr:
     """A row without its scalar factors and sign."""
     while True:
@@ -274,12 +297,3 @@ def _joined(build: Builder, shared: str, group: list[LowRank]) -> LowRank:
     for erase in group[1:]:
         column = build.add(column, build.mul(_scale(build, erase.b), erase.a))
     return LowRank(first.axis, column, _bare(first.b))
-
-
-def _mergeable(erases: list[LowRank], writes: list[Write]) -> bool:
-    """Whether every erase's column is, scalars aside, the column of exactly one write and there are
-    no other writes."""
-    if len(erases) != len(writes):
-        return False
-    columns = [w.on((erases[0].axis,)) for w in writes]
-    return all(any(c is not None and c is e.a for c in columns) for e in erases)

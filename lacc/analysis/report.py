@@ -230,7 +230,7 @@ class _Teller(Words):
         said += f": reads the state along {self.say(row)}"
         said = said if symmetric else f"{said}, changes it along {column}"
         keys = [write.on((erase.axis,)) for write in recurrence.writes]
-        if recurrence.merged:
+        if recurrence.partner(erase) is not None:
             return f"{said}; what {column} holds is taken out before the write (delta rule)"
         if any(key is not None and self.same(key, erase.a) for key in keys):
             return f"{said}; on the same column as a write"

@@ -70,7 +70,6 @@ class Recurrence:
                "coupled" have no canonical form
     decays     factors whose product multiplies S entry by entry; empty for the identity
     erases     low-rank terms; least in number
-    merged     the column of every erase is the column of a write, so both need one solve
     obstacle   what keeps it from the chunk form, None where nothing does
     """
 
@@ -81,13 +80,19 @@ class Recurrence:
     decays: tuple[Factor, ...] = ()
     erases: tuple[LowRank, ...] = ()
     writes: tuple[Write, ...] = ()
-    merged: bool = False
     obstacle: Obstacle | None = None
 
     @property
     def canonical(self) -> bool:
         """Whether decays, erases and writes say all of it."""
         return self.kind == "affine" and self.transition not in ("dense", "coupled")
+
+    def partner(self, erase: LowRank) -> Write | None:
+        """The write of a matrix state that has the column of ``erase``: one solve serves both."""
+        if next(e for e in self.erases if e.a is erase.a) is not erase:
+            return None
+        rows = (1 - erase.axis,)
+        return next((w for w in self.writes if w.on((erase.axis,)) is erase.a and w.on(rows)), None)
 
     @property
     def rank(self) -> int:

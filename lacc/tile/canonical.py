@@ -125,17 +125,13 @@ class Canonical(Carried):
             term[axis] = self.f.expand(value, ("t", label))
         scalar = write.on(())
         if scalar is not None:
-            merged = any(self._shares(erase, write) for erase in self.recurrence.erases)
+            merged = any(self.recurrence.partner(e) is write for e in self.recurrence.erases)
             on = 1 - self.recurrence.erases[0].axis if merged else 0
             term[on] = self.f.mul(term[on], self.lower(scalar))
         gauge = self.gauged(strict=False)
         if gauge is not None and self.gauge is not None:
             term[self.gauge] = self.f.div(term[self.gauge], gauge)
         return term
-
-    def _shares(self, erase: LowRank, write: Write) -> bool:
-        """Whether the two have one column, so that one solve serves both."""
-        return len(self.own) == 2 and write.on((erase.axis,)) is erase.a
 
     def _solved(self, erases: Sequence[LowRank], terms: list[Term]) -> list[Term]:
         """The writes with all erases in them."""
@@ -145,20 +141,22 @@ class Canonical(Carried):
             [f.expand(self.lower.on(expr, (label,)), ("t", label)) for expr in exprs]
             for exprs in ([e.b for e in erases], [e.a for e in erases])
         )
-        partner = self._partners(erases)
-        free = [term for n, term in enumerate(terms) if n not in partner.values()]
+        partners = [self.recurrence.partner(erase) for erase in erases]
+        own = {id(w): t for w, t in zip(self.recurrence.writes, terms)}
+        free = [t for w, t in zip(self.recurrence.writes, terms) if w not in partners]
+        time = ("t", "s")
         system = self._stacked(
             [
-                self._stacked([self.pairs(axis, b, a, strict=True) for a in columns], ("t", "s"))
+                self._stacked([self.pairs(axis, b, a, strict=True) for a in columns], time, 1)
                 for b in rows
             ],
-            ("t", "s"),
+            time,
         )
         stacked = self._stacked(rows, ("t", label))
         right = self.from_start(axis, stacked, strict=True)
         known = []
-        for n, row in enumerate(rows):
-            total = terms[partner[n]][other] if n in partner else None
+        for row, partner in zip(rows, partners):
+            total = None if partner is None else own[id(partner)][other]
             for term in free:
                 value = self.summed(self.pairs(axis, row, term[axis], True), term.get(other))
                 total = value if total is None else f.add(total, value)
@@ -177,30 +175,20 @@ class Canonical(Carried):
                 free.append({axis: column, other: value})
         return free
 
-    def _partners(self, erases: Sequence[LowRank]) -> dict[int, int]:
-        """The write that shares its column, for each erase that has one."""
-        found: dict[int, int] = {}
-        for n, erase in enumerate(erases):
-            for m, write in enumerate(self.recurrence.writes):
-                if m not in found.values() and self._shares(erase, write):
-                    found[n] = m
-                    break
-        return found
-
-    def _stacked(self, parts: list[int], first: Axes) -> int:
-        """One tile of all ``parts``, the rank an axis behind ``first``; a single part as it is."""
+    def _stacked(self, parts: list[int], first: Axes, role: int = 0) -> int:
+        """One tile of all ``parts`` over ``first``, with their rank as an axis; a single part as it
+        is."""
         if len(parts) == 1:
             return parts[0]
         f = self.f
-        rest = [a for a in f.axes(parts[0]) if a not in first]
-        time = tuple(a for a in first if a in ("t", "s"))
-        rest = [*(a for a in first if a not in time), *rest]
-        label = next(name for name in RANK if name not in rest)
+        label = RANK[role]
         f.sizes[label] = Size.of(len(parts))
         units = tuple(f"{label}|{n}" for n in range(len(parts)))
         for unit in units:
             f.sizes[unit] = ONE
-        aligned = [f.arrange(part, (*time, unit, *rest)) for part, unit in zip(parts, units)]
+        aligned = [
+            f.arrange(part, (unit, *f.axes(part), *first)) for part, unit in zip(parts, units)
+        ]
         return f.op("concat", tuple(aligned), (label, units))
 
     def _taken(self, solved: int, n: int, rank: int) -> int:

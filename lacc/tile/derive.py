@@ -176,11 +176,6 @@ def _no_chunk(spec: Spec, found: tuple[Recurrence, ...]) -> Obstacle | None:
     for recurrence in found:
         if recurrence.obstacle is not None:
             return recurrence.obstacle
-        if recurrence.rank > 1:
-            state = spec.state(recurrence.states[0])
-            return Obstacle(
-                "an erase of more than one rank, which has no chunk lowering yet", state.update
-            )
         if recurrence.erases and not _separable(recurrence):
             state = spec.state(recurrence.states[0])
             reason = "an erase beside a write that is no product of rows and columns"

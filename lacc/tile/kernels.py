@@ -381,6 +381,16 @@ def solve(a: Array, r: Array, transposed: bool) -> Array:
     return x[..., :tokens, :]
 
 
+def solve_ranks(a: Array, r: Array, transposed: bool) -> Array:
+    """`solve` for R rows a token, every token's before the next one's: a [..., R, R, C, C], r and X
+    [..., R, C, D]."""
+    ranks, tokens = a.shape[-3:-1]
+    rows = ranks * tokens
+    a = np.moveaxis(a, (-2, -4, -1, -3), (-4, -3, -2, -1)).reshape(*a.shape[:-4], rows, rows)
+    x = solve(a, r.swapaxes(-2, -3).reshape(*r.shape[:-3], rows, r.shape[-1]), transposed)
+    return x.reshape(*x.shape[:-2], tokens, ranks, x.shape[-1]).swapaxes(-2, -3)
+
+
 def scan(a: Array, b: Array) -> Array:
     """h[t] = a[t] h[t-1] + b[t] along axis 0 after moving it there, from h = 0; a broadcasts to
     b."""

@@ -111,7 +111,11 @@ def matrix_pull(value: Any, f: Frame, ct: Any, d: Any) -> Any:
 
 
 def solve(transposed: bool, f: Frame, a: Any, r: Any) -> Any:
-    return untimed(kernels.solve(a, timed(r, f.ins[1]), transposed), f.out)
+    if len(f.ins[0]) == 2:
+        return untimed(kernels.solve(a, timed(r, f.ins[1]), transposed), f.out)
+    r = r if len(f.out) == 3 else r[..., None]
+    x = kernels.solve_ranks(a, r, transposed)
+    return x if len(f.out) == 3 else x[..., 0]
 
 
 def along_time(fn: Fn) -> Fn:

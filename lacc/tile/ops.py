@@ -14,7 +14,7 @@ import numpy as np
 
 from lacc.spec.shapes import Size
 from lacc.tile import kernels, meaning
-from lacc.tile.program import Axes
+from lacc.tile.program import RANK, Axes
 
 Fn = Callable[..., Any]
 
@@ -56,9 +56,10 @@ def _ties(f: Any, ct: int, y: int, over: Axes, x: int) -> tuple[int]:
 
 
 def _lower_pairs(f: Any, ct: int, x: int) -> int:
-    """The strict lower triangle of ct xᵀ over their common channels."""
-    over = tuple(a for a in f.axes(ct) if a != "t")
-    pairs: int = f.op("mask", (f.contract(ct, f.rename(x, {"t": "s"}), over),), True)
+    """The strict lower triangle of ct xᵀ over their common channels, for every pair of ranks."""
+    over = tuple(a for a in f.axes(ct) if a not in ("t", RANK[0]))
+    columns = f.rename(x, {"t": "s", RANK[0]: RANK[1]})
+    pairs: int = f.op("mask", (f.contract(ct, columns, over),), True)
     return pairs
 
 
@@ -205,7 +206,7 @@ _ROWS = (
         meaning.solve,
         _solve_grad,
         2,
-        "(I + strict lower)⁻¹ r, or its transpose's",
+        "(I + strict lower)⁻¹ r, or its transpose's; with ranks, one system of all of them",
     ),
     TileOp(
         "levels",

@@ -63,9 +63,11 @@ class Program:
 
 
 def ordered(axes: Iterable[str]) -> Axes:
-    """Axes without repeats, time first, the others in order of appearance."""
+    """Axes without repeats: ranks, then time, the others in order of appearance."""
     seen = dict.fromkeys(axes)
-    return (*(a for a in TIME if a in seen), *(a for a in seen if a not in TIME))
+    ranks = sorted((a for a in seen if a[0] == RANK[0]), key=lambda a: a.partition("|")[0])
+    time = [a for a in TIME if a in seen]
+    return (*ranks, *time, *(a for a in seen if a not in ranks and a not in time))
 
 
 class Tiles:

@@ -18,8 +18,8 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     between2 = between(decay2)
     scaled2 = negated @ k_T
     scaled2 *= between2
-    negated2 = -scaled2
     up2 = prefix(decay2)[..., 0]
+    negated2 = -scaled2
     solved = solve(negated2, v * beta[..., None], transposed=False)
     solved2 = solve(negated2, negated * up2[..., None], transposed=False)
     between3 = between(decay)
@@ -61,11 +61,11 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     k_T = turned(k)
     product = negated @ k_T
     between2 = between(decay2)
-    negated2 = -(product * between2)
     up2 = prefix(decay2)[..., 0]
     scaled2 = negated * up2[..., None]
     added = scaled2 @ S_start
     added += v * beta[..., None]
+    negated2 = -(product * between2)
     solved = solve(negated2, added, transposed=False)
     product2 = q @ k_T
     between3 = between(decay)

@@ -31,12 +31,12 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     decay = levels(scaled, log=True, strict=False)
     up = prefix(decay)
     scanned = np.moveaxis(scan(np.moveaxis(a, -2, 0), np.moveaxis(scaled2, -2, 0)), 0, -2)
-    row = scanned[..., -1, :]
-    row2 = up[..., -1, :]
+    row = up[..., -1, :]
+    row2 = scanned[..., -1, :]
     h_at = room(h, n, 0)
     for c in range(n):
         h = h_at[:, :, c]
-        np.add(row[:, :, c], row2[:, :, c] * h, out=h_at[:, :, c + 1])
+        np.add(row2[:, :, c], row[:, :, c] * h, out=h_at[:, :, c + 1])
     h, h_at = h_at[:, :, -1], h_at[:, :, :-1]
     h2 = scanned + up * h_at[..., None, :]
     return (h2,), (h,), (h_at,)
@@ -77,10 +77,10 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
         dh = dh_at[:, :, c + 1]
         np.add(dh * row[:, :, c], summed[:, :, c], out=dh_at[:, :, c])
     dh, dh_at = dh_at[:, :, 0], dh_at[:, :, 1:]
-    place_row2 = place_row(dh_at * h_start, 2, C, last=True)
-    place_row3 = place_row(dh_at, 2, C, last=True)
-    scan_back2 = np.moveaxis(scan_back(np.moveaxis(a, -2, 0), np.moveaxis(place_row3 + dy, -2, 0)), 0, -2)
-    prefix_pull2 = prefix_pull(place_row2 + scaled4, decay)
+    place_row2 = place_row(dh_at, 2, C, last=True)
+    place_row3 = place_row(dh_at * h_start, 2, C, last=True)
+    scan_back2 = np.moveaxis(scan_back(np.moveaxis(a, -2, 0), np.moveaxis(place_row2 + dy, -2, 0)), 0, -2)
+    prefix_pull2 = prefix_pull(place_row3 + scaled4, decay)
     scaled7 = scan_back2 * scale
     scaled8 = scaled7 * x * scaled5
     db_i = scaled8.sum(-2)
