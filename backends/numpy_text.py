@@ -198,6 +198,18 @@ def _solve(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     return Text(code if len(inst.axes) > lead else f"{code}[..., 0]")
 
 
+def _dense_solve(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    row, column = inst.value
+    rest = tuple(x for x in inst.axes if x == "t" or (x in axes[0] and x != column))
+    each = tuple(x for x in inst.axes if x not in (*rest, column))
+    a = f.aligned(ins[0], axes[0], (*rest, row, column))
+    b = f.aligned(ins[1], axes[1], (*rest, row, *each))
+    if each:
+        return f.moved(Text(f"dense_solve({a.code}, {b.code})"), (*rest, column, *each), inst.axes)
+    code = f"dense_solve({a.code}, {b.within(ATOM)}[..., None])[..., 0]"
+    return f.moved(Text(code), (*rest, column), inst.axes)
+
+
 def _scan(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     a, b = (f.aligned(x, have, inst.axes) for x, have in zip(ins, axes))
     axis = -len(inst.axes)
@@ -285,6 +297,7 @@ CALLS: dict[str, Call] = {
     "scan": _scan,
     "scan_back": _scan,
     "solve": _solve,
+    "dense_solve": _dense_solve,
     "levels": _levels,
     "whole": _whole,
     "whole_pull": _whole,

@@ -44,6 +44,11 @@ def decays(op: str, axes: str, *others: str) -> list[Case]:
     return [case(log, strict) for log in (True, False) for strict in (True, False)]
 
 
+def apart(f: Any, a: int) -> int:
+    """Matrices that are far from singular."""
+    return int(f.add(a, f.mul(4.0, f.op("eye", (), ("K", "K'")))))
+
+
 FOLD = ("K", "V", "(K V)")
 SOLVED = ("t s,t", "t s,t V")
 ENDS = ("t", "t K")
@@ -70,6 +75,10 @@ CASES: dict[str, list[Case]] = {
         (axes, lambda f, a, r, v=v: f.op("solve", (f.mul(0.3, a), r), v))
         for axes in SOLVED
         for v in (True, False)
+    ],
+    "dense_solve": [
+        (axes, lambda f, a, b: f.op("dense_solve", (apart(f, a), b), ("K", "K'")))
+        for axes in ("t K K',t K", "K K',t K V", "t K K',K")
     ],
     "prefix": [case for axes in ENDS for case in decays("prefix", axes)],
     "suffix": [case for axes in ENDS for case in decays("suffix", axes)],

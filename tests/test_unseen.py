@@ -65,11 +65,17 @@ CHUNKED = {
     "a start from defaults": ONE_K
     + "param w : scalar per layer = 0.5\nparam b : [K] per group = w\nstate z : [K] = b + w\n"
     "output o : scalar\nz[t] = 0.9 * z[t-1] + k\no = z[t].T @ q",
+    "solves everywhere": HEAD + "input w : [K] = solve(k @ k.T + I, q)\n"
+    "param A : [K, K] where sum(solve(A + 9 * I, A)) <= 1e6\n"
+    "param B : [K, V]\nstate S : [K, V] = solve(A @ A.T + I, B)\noutput o : [K, V]\n"
+    "S[t] = solve(A + 9 * I, β * k) @ v.T + 0.5 * S[t-1]\n"
+    "o = solve(S[t] @ S[t-1].T + q @ q.T + 9 * I, S[t]) + w @ v.T",
     "axes of one": HEAD
     + "input a, b : [1]\nstate S : [1, V]\nstate R : [1, 1]\nstate z : [1] = 2\noutput o : [V]\n"
     "output p : [1]\nS[t] = 0.9 * (I - β * a @ a.T / (1 + a.T @ a)) @ S[t-1] + a @ v.T\n"
     "R[t] = 0.9 * R[t-1] + a @ b.T\nz[t] = sigmoid(a) * z[t-1] + b[t-1]\no = S[t].T @ a\n"
-    "p = R[t] @ a + softmax(z[t]) + roll(z[t], 1)",
+    "p = R[t] @ a + softmax(z[t]) + roll(z[t], 1)"
+    " + solve(R[t] * R[t] + 1, b)",
     "a rotation of one pair": "variant x\ninput x : [3]\ninput θ : [1]\nstate h : [3]\n"
     "output o : [3]\nh[t] = 0.5 * h[t-1] + rotate(x, θ)\no = h[t]",
     "dims named as time and variables": "variant x\ndim s = 4, C = 3, n = 2, range = 2 * n\n"

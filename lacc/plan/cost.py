@@ -140,6 +140,9 @@ def of_instruction(program: Program, n: int) -> Work:
         case "solve":
             calls = Size.of(100) + _scaled(TOKENS, 0.3)
             return Work(flops, ZERO, entries, TOKENS, calls)
+        case "dense_solve":
+            eliminated = extent(program, operands[0].axes) * program.sizes[inst.value[0]]
+            return Work(flops + _scaled(eliminated, 2 / 3), ZERO, entries, TOKENS, ONE)
         case "scan" | "scan_back":
             return Work(ZERO, flops, entries, ZERO, _scaled(TOKENS, 3))
     return Work(ZERO, flops, entries, ZERO, ONE)
@@ -180,15 +183,18 @@ def from_nothing(program: Program) -> Work:
 
 
 def held(programs: Iterable[Program]) -> Size:
-    """Entries that a chunk works on at a time: its inputs, as much twice over, a tile of pairs."""
-    wide, pairs = ZERO, ZERO
+    """Entries that a chunk works on at a time: its inputs, as much twice over, a tile of pairs, and
+    the matrices that each of its tokens solves."""
+    wide, pairs, matrices = ZERO, ZERO, ZERO
     for program in programs:
         for kind in ("input", "stored"):
             loads = program.loads(kind).values()
             wide = wide + _sum(extent(program, program.body[n].axes) for n in loads)
         if any("s" in inst.axes for inst in program.body):
             pairs = TOKENS * TOKENS
-    return _scaled(wide, 3) + pairs
+        solved = (program.body[i.ins[0]].axes for i in program.body if i.op == "dense_solve")
+        matrices = matrices + _scaled(_sum(extent(program, axes) for axes in solved), 3)
+    return _scaled(wide, 3) + pairs + matrices
 
 
 def kept(derived: Derived) -> Size:

@@ -192,7 +192,7 @@ def _unlowered(spec: Spec) -> Obstacle | None:
             )
     promised = [side for arg in spec.args for p in arg.promises for side in (p.left, p.right)]
     for node in nodes([*expressions(spec), *(s.initial for s in spec.states), *promised]):
-        if node.op in ("attend", "solve"):
+        if node.op == "attend":
             return Obstacle(f"{node.op} has no lowering yet", node)
         if node.op == "input" and node.value[1] and spec.arg(node.value[0]).default:
             reason = f"the optional input {node.value[0]}, delayed, has no lowering yet"

@@ -152,6 +152,8 @@ class Lower:
                 return f.op("roll", (args[0],), (named[0], node.value)) if named else args[0]
             case "rotate":
                 return self._rotate(node, *args)
+            case "solve":
+                return self._solve(node, *args)
         assert node.op in OPS, node.op
         x = inside_elu_plus_one(node.args) if node.op == "add" else None
         return f.ew(node.op, *args) if x is None else f.elu1(self(x))
@@ -197,6 +199,17 @@ class Lower:
         product = f.contract(f.rename(a, a_names), f.rename(b, b_names), ("*",) if inner else ())
         temporary = [a_names[x] for x in outer_left if x] + [b_names[x] for x in outer_right if x]
         return f.rename(product, dict(zip(temporary, self.naming.axes(node.shape))))
+
+    def _solve(self, node: Expr, a: int, b: int) -> int:
+        """The solution of a square system, whose two axes get names of their own."""
+        f, matrix = self.f, self.naming.axes(node.args[0].shape)
+        if not matrix:
+            return f.div(b, a)
+        (own, *_), (row, column) = self.naming.axes(node.shape), ("row*", "column*")
+        f.sizes[row] = f.sizes[column] = self.naming.sizes[matrix[0]]
+        a = f.rename(f.expand(a, matrix), dict(zip(matrix, (row, column))))
+        b = f.rename(f.expand(b, self.naming.axes(node.shape)), {own: row})
+        return f.rename(f.op("dense_solve", (a, b), (row, column)), {column: own})
 
     def _vec(self, inner: Expr, value: int, named: Axes) -> int:
         axes = self.naming.axes(inner.shape)

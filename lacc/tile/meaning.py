@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lacc.tile import kernels, layout
+from lacc.tile import dense, kernels, layout
 from lacc.tile.program import Axes
 
 Fn = Callable[..., Any]
@@ -116,6 +116,16 @@ def solve(transposed: bool, f: Frame, a: Any, r: Any) -> Any:
     r = r if len(f.out) == 3 else r[..., None]
     x = kernels.solve_ranks(a, r, transposed)
     return x if len(f.out) == 3 else x[..., 0]
+
+
+def dense_solve(value: tuple[str, str], f: Frame, a: Any, b: Any) -> Any:
+    row, column = value
+    rest = tuple(x for x in f.out if x == "t" or (x in f.ins[0] and x != column))
+    each = tuple(x for x in f.out if x not in (*rest, column))
+    a = place(a, f.ins[0], (*rest, row, column))
+    b = place(b, f.ins[1], (*rest, row, *each))
+    x = dense.dense_solve(a, b if each else b[..., None])
+    return place(x if each else x[..., 0], (*rest, column, *each), f.out)
 
 
 def along_time(fn: Fn) -> Fn:

@@ -69,6 +69,21 @@ def _solve_grad(f: Any, ct: int, y: int, transposed: bool, a: int, r: int) -> tu
     return f.neg(da), dr
 
 
+def _dense_solve_axes(value: tuple[str, str], a: Axes, b: Axes) -> Axes:
+    row, column = value
+    rest = tuple(x for x in a if x not in value)
+    return _drop((), rest, tuple(column if x == row else x for x in b))
+
+
+def _dense_solve_grad(
+    f: Any, ct: int, y: int, value: tuple[str, str], a: int, b: int
+) -> tuple[int, int]:
+    row, column = value
+    db = f.op("dense_solve", (a, ct), (column, row))
+    each = tuple(x for x in f.axes(db) if x not in f.axes(a))
+    return f.neg(f.contract(db, y, [x for x in each if x != "t"])), db
+
+
 def _scan_grad(f: Any, ct: int, y: int, value: Any, a: int, b: int) -> tuple[int, int]:
     back = f.op("scan_back", (a, ct))
     return f.pull(back, f.op("shift", (y,), False)), back
@@ -207,6 +222,14 @@ _ROWS = (
         _solve_grad,
         2,
         "(I + strict lower)⁻¹ r, or its transpose's; with ranks, one system of all of them",
+    ),
+    TileOp(
+        "dense_solve",
+        _dense_solve_axes,
+        meaning.dense_solve,
+        _dense_solve_grad,
+        2,
+        "the x of Σ a[row, column] x[column] = b[row], for the axes (row, column)",
     ),
     TileOp(
         "levels",
