@@ -44,7 +44,7 @@ SPELLINGS = {
         headless=True,
     ),
     "rwkv6": Spelling("examples/rwkv6.la"),
-    "rwkv7": Spelling("tests/specs/rwkv7.la"),
+    "rwkv7": Spelling("examples/rwkv7.la"),
     "hgrn": Spelling("examples/hgrn.la", names={"h0": "h"}, headless=True),
     "gated_deltanet": Spelling("examples/gated_deltanet.la"),
     "deltanet": Spelling("examples/deltanet.la"),
