@@ -147,7 +147,7 @@ def describe(spec: Spec) -> str:
     from lacc.analysis.report import report, text
 
     derived = analyse(spec)
-    return text(report(spec, derived.recurrences, derived.modes))
+    return text(report(spec, derived.recurrences, derived.modes, derived.longest))
 
 
 def lints(spec: Spec) -> list[Diagnostic]:
@@ -188,6 +188,7 @@ def verify(
 
 def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
     """One NumPy file, loaded."""
+    from lacc.analysis.gauge import longest_chunk
     from lacc.backends.to_numpy import public_name, to_numpy
     from lacc.plan.choose import choose
     from lacc.runtime.contract import MODES
@@ -205,6 +206,14 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
                 if mode_ == "step"
                 else error("LA0601", span, variant=spec.name, mode=mode_, reason=why, modes=modes)
             )
+    if chunk is not None and derived.longest is not None and chunk > derived.longest:
+        _, bound = longest_chunk(spec, derived.recurrences)
+        assert bound is not None
+        asked = f"chunk of {chunk} tokens"
+        span, why = bound.expr.span, bound.reason
+        raise LaccError(
+            [error("LA0601", span, variant=spec.name, mode=asked, reason=why, modes=modes)]
+        )
     if not {"chunk", "recurrent"} - missing.keys():
         token, chunk_ = derived.modes["recurrent"], derived.modes["chunk"]
         assert token is not None and chunk_ is not None
@@ -212,7 +221,7 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
         raise LaccError([_refused(spec, "numpy", ", and ".join(reasons), chunk_.expr.span)])
     plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk)
     why_not = {m: obstacle.reason if obstacle else "" for m, obstacle in derived.modes.items()}
-    seen = signature(spec, {m: why_not.get(m, "") for m in MODES})
+    seen = signature(spec, {m: why_not.get(m, "") for m in MODES}, derived.longest)
     source = to_numpy(spec, derived, plan, seen)
     return Kernel(
         spec,

@@ -133,6 +133,7 @@ def _low_rank(
     shared."""
     a: Expr | None = None
     b: Expr | None = None
+    along: Expr | None = None
     scalar = build.number(1)
     for key, expr in product.factors.items():
         if key == ():
@@ -143,6 +144,8 @@ def _low_rank(
             b = expr
         elif live[contracted] in key and bound in key:
             raise NotAffine("a dense transition: one factor on both sides", expr, linear=True)
+        elif len(key) == 1:
+            along = expr
         else:
             reason = "an erase of its own for every column of the state"
             raise NotAffine(reason, expr, linear=True)
@@ -152,7 +155,7 @@ def _low_rank(
         a, b = a or ones, b or ones
     if a.op == "neg":
         a, scalar = a.args[0], build.neg(scalar)
-    return LowRank(contracted, a, build.mul(scalar, b))
+    return LowRank(contracted, a, build.mul(scalar, b), along)
 
 
 def _classified(
@@ -166,13 +169,8 @@ def _classified(
     transition = _transition(decay, erases)
     obstacle = None
     if erases:
-        sides = {erase.axis for erase in erases}
-        spread = {axis for factor in decay for axis in factor.axes}
-        if len(sides) > 1:
-            obstacle = Obstacle("low-rank factors on both sides of the state", state.update)
-        elif spread - sides:
-            obstacle = Obstacle("a diagonal decay on the other side of an erase", state.update)
-        erases = _least(build, erases)
+        obstacle = _on_both_sides(state, decay, erases)
+        erases = erases if obstacle else _least(build, erases)
         writes = _by_column(build, writes, erases[0].axis)
     else:
         writes = _fewest(build, writes)
@@ -186,6 +184,25 @@ def _classified(
         tuple(writes),
         obstacle,
     )
+
+
+def _on_both_sides(
+    state: State, decay: tuple[Factor, ...], erases: list[LowRank]
+) -> Obstacle | None:
+    """What acts on the axis that the erases do not contract, where no gauge takes it out."""
+    if len({erase.axis for erase in erases}) > 1:
+        return Obstacle("low-rank factors on both sides of the state", state.update)
+    other = (1 - erases[0].axis,)
+    shared = next((f.expr for f in decay if f.axes == other), None)
+    for erase in erases:
+        if erase.along is not None and erase.along is not shared:
+            reason = "an erase of its own for every entry of the axis that it leaves"
+            return Obstacle(reason, erase.along)
+    if any(f.axes == (0, 1) for f in decay):
+        return Obstacle("an erase beside a decay of its own for every entry", state.update)
+    if shared is not None and any(erase.along is None for erase in erases):
+        return Obstacle("a decay of the axis that an erase leaves, which it does not share", shared)
+    return None
 
 
 def _transition(decay: tuple[Factor, ...], erases: list[LowRank]) -> str:
@@ -292,8 +309,8 @@ def _joined(build: Builder, shared: str, group: list[LowRank]) -> LowRank:
         row = first.b
         for erase in group[1:]:
             row = build.add(row, erase.b)
-        return LowRank(first.axis, first.a, row)
+        return LowRank(first.axis, first.a, row, first.along)
     column = build.mul(_scale(build, first.b), first.a)
     for erase in group[1:]:
         column = build.add(column, build.mul(_scale(build, erase.b), erase.a))
-    return LowRank(first.axis, column, _bare(first.b))
+    return LowRank(first.axis, column, _bare(first.b), first.along)

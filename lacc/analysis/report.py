@@ -62,10 +62,11 @@ def report(
     spec: Spec,
     recurrences: Sequence[Recurrence],
     modes: Mapping[str, Obstacle | None],
+    longest: int | None = None,
     ranges: Ranges | None = None,
 ) -> tuple[Section, ...]:
     """What was found in ``spec``. ``modes`` says of each mode what prevents it, None where nothing
-    does."""
+    does; ``longest`` is the most tokens of a chunk."""
     teller = _Teller(spec, ranges or Ranges(spec))
     sections = [Section("spec", tuple(teller.spec_rows()))]
     features = tuple(teller.features())
@@ -78,7 +79,7 @@ def report(
         sections.append(Section(f"{noun} {names}", tuple(teller.recurrence(recurrence))))
     sections += [Section("normalizer", tuple(teller.normalizers(recurrences)))]
     sections += [Section("readout", tuple(teller.readouts()))]
-    sections += [Section("modes", tuple(teller.modes(modes)))]
+    sections += [Section("modes", tuple(teller.modes(modes, longest)))]
     return tuple(section for section in sections if section.rows)
 
 
@@ -323,12 +324,15 @@ class _Teller(Words):
             return False
         return any(t.state is None for t in terms) and any(t.state for t in terms)
 
-    def modes(self, modes: Mapping[str, Obstacle | None]) -> Iterator[tuple[str, str]]:
+    def modes(
+        self, modes: Mapping[str, Obstacle | None], longest: int | None
+    ) -> Iterator[tuple[str, str]]:
         """Which modes exist, and the term that prevents each of the others."""
         for mode in [m for m in _MODES if m in modes]:
             obstacle = modes[mode]
             if obstacle is None:
-                yield mode, "yes"
+                bounded = mode == "chunk" and longest is not None
+                yield mode, f"yes, of up to {longest} tokens" if bounded else "yes"
                 continue
             line, _ = obstacle.expr.span.source.position(obstacle.expr.span.start)
             term = self.say(obstacle.expr)

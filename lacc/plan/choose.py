@@ -33,7 +33,7 @@ def choose(
     bare = Plan(
         machine=machine.name,
         modes=exist if mode == "auto" else (mode,),
-        chunks=CHUNKS if chunk is None else (chunk,),
+        chunks=_lengths(derived.longest) if chunk is None else (chunk,),
         block=machine.L2 // size,
         cached=machine.L3 // size,
         near=float(f"{size / machine.near * 1e9:.3g}"),
@@ -43,6 +43,13 @@ def choose(
     plan, back = (_priced(bare, derived, machine, size, dims, way) for way in (False, True))
     why = (*reasons(derived, plan, machine, dims), *reasons_back(back, dims))
     return replace(plan, back=back, why=why)
+
+
+def _lengths(longest: int | None) -> tuple[int, ...]:
+    """The chunk lengths to choose from, none above ``longest``."""
+    if longest is None:
+        return CHUNKS
+    return tuple(C for C in CHUNKS if longest >= C) or (longest,)
 
 
 def _priced(

@@ -77,6 +77,7 @@ class Signature:
     modes: dict[str, str]
     no_step: str = ""
     no_initial: str = ""
+    longest: int | None = None  # the most tokens of a chunk
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,9 @@ class _Call:
         self.mode, self.chunk = chosen(mode, chunk)
         if reason := self.signature.modes.get(self.mode, ""):
             raise ValueError(f"mode: {self.signature.name} has no mode {self.mode}: {reason}")
+        longest = self.signature.longest
+        if self.chunk is not None and longest is not None and self.chunk > longest:
+            raise ValueError(f"chunk: expected at most {longest} tokens, got {self.chunk}")
         if initial_state is not None and self.signature.no_initial:
             raise ValueError(f"initial_state: {self.signature.no_initial}")
         found = list(segments(self.sizes["#B"], self.sizes["#T"], cu_seqlens, valid))

@@ -11,8 +11,9 @@ from lacc.spec.model import Spec
 from lacc.spec.shapes import Size
 
 
-def signature(spec: Spec, modes: Mapping[str, str]) -> Signature:
-    """The signature of ``spec``; ``modes`` says why a mode does not exist, "" where it does."""
+def signature(spec: Spec, modes: Mapping[str, str], longest: int | None = None) -> Signature:
+    """The signature of ``spec``; ``modes`` says why a mode does not exist, "" where it does, and
+    ``longest`` how many tokens a chunk may have."""
     waits = waits_for_the_end(spec)
     named = {name: dim for name, dim in spec.dims.items() if dim.size == Size.of(name)}
     return Signature(
@@ -37,6 +38,7 @@ def signature(spec: Spec, modes: Mapping[str, str]) -> Signature:
         modes=dict(modes),
         no_step=waits[0] if waits else "",
         no_initial=f"{spec.name} reads T, the length of the whole" if reads_length(spec) else "",
+        longest=longest,
     )
 
 

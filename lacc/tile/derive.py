@@ -10,6 +10,7 @@ that does not.
     derived.promises    the conditions of every `where`; ``promised``: (output, argument, text)
     derived.delays      inputs that are read with a delay, and how far back
     derived.counts      whether positions matter
+    derived.longest     the most tokens of a chunk (None: any number)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 from lacc.analysis.classify import recurrences
 from lacc.analysis.decay import decay_of
+from lacc.analysis.gauge import longest_chunk
 from lacc.analysis.ranges import Ranges
 from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
@@ -68,13 +70,17 @@ class Derived:
     promised: tuple[tuple[str, str, str], ...]
     delays: dict[str, int]
     counts: bool
+    longest: int | None
 
 
 def derive(spec: Spec) -> Derived:
     """Derives every form of ``spec``."""
     found = recurrences(spec)
     plan = stages(spec, tuple(name for r in found for name in r.states))
+    longest, bound = longest_chunk(spec, found)
     chunk_obstacle = _no_chunk(spec, found)
+    if chunk_obstacle is None and longest == 0:
+        chunk_obstacle = bound
     token_obstacle = _no_token(spec, plan)
     naming = Naming(spec)
     passes = () if chunk_obstacle else _passes(spec, found, plan, naming)
@@ -84,7 +90,7 @@ def derive(spec: Spec) -> Derived:
         token = Pair(*_both(TokenBuilder(spec, by_name, naming).program()))
     modes = {
         "chunk": chunk_obstacle,
-        "parallel": chunk_obstacle,
+        "parallel": chunk_obstacle or bound,
         "recurrent": token_obstacle,
         "step": token_obstacle,
     }
@@ -100,6 +106,7 @@ def derive(spec: Spec) -> Derived:
         promised,
         _delays(spec),
         counts_tokens(spec),
+        longest,
     )
 
 

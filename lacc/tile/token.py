@@ -71,6 +71,8 @@ class TokenBuilder(Reader):
         for erase in recurrence.erases:
             label = (own[erase.axis],)
             row = f.contract(self.lower.on(erase.b, label), before, label)
+            if erase.along is not None:
+                row = f.mul(row, self.lower.on(erase.along, (own[1 - erase.axis],)))
             value = f.add(value, f.mul(self.lower.on(erase.a, label), row))
         for write in recurrence.writes:
             term = f.const(1.0)

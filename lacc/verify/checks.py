@@ -36,7 +36,8 @@ def chunks(subject: Subject) -> Iterator[Finding]:
     arrays, truth = subject.bench.arrays(case), subject.bench.truth(case)
     asked: list[dict[str, Any]] = [{"mode": "auto"}, {"mode": subject.mode}]
     if subject.mode == "chunk":
-        asked += [{"chunk": chunk} for chunk in (1, 3, 7, 16, 64, 200)]
+        lengths = {min(chunk, subject.longest) for chunk in (1, 3, 7, 16, 64, 200)}
+        asked += [{"chunk": chunk} for chunk in sorted(lengths)]
     for options in asked:
         got = subject.bench.run(subject.kernel, case, arrays, options)
         yield from subject.compare(got, truth, case, f"{options}")

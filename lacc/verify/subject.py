@@ -84,7 +84,13 @@ class Subject:
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"mode": self.mode} | ({"chunk": CHUNK} if self.mode == "chunk" else {})
+        chunk = {"chunk": min(CHUNK, self.longest)} if self.mode == "chunk" else {}
+        return {"mode": self.mode} | chunk
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a chunk that are worth trying."""
+        return self.kernel.kernel.signature.longest or 200
 
     def run(self, case: Case, arrays: Arrays | None = None) -> Quantities:
         """The quantities that the kernel gives, token by token in mode "step"."""

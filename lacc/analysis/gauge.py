@@ -1,0 +1,49 @@
+"""Recurrences in, the most tokens that a chunk of them may have out.
+
+An erase contracts one axis of the state; a decay on the other axis gives every entry there a system
+of its own, unless the state is kept relative to the product G of that decay since the chunk's
+start. What is written is divided by G, so a chunk may be as long as promises keep G from
+underflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from lacc.analysis.decay import decay_of
+from lacc.analysis.ranges import Ranges
+from lacc.analysis.transition import Obstacle, Recurrence
+from lacc.spec.model import Spec
+
+EXPONENT = 80.0
+"""The largest |log G|: what float32 can hold, with room for what is divided by it."""
+
+
+def longest_chunk(
+    spec: Spec, recurrences: Iterable[Recurrence]
+) -> tuple[int | None, Obstacle | None]:
+    """The length, and what bounds it; (None, None) where nothing does, 0 where no promise gives a
+    bound."""
+    ranges = Ranges(spec)
+    longest, bound = None, None
+    for recurrence in recurrences:
+        if recurrence.gauge is None or recurrence.obstacle is not None:
+            continue
+        factor = next(f for f in recurrence.decays if f.axes == (recurrence.gauge,))
+        decay = decay_of(factor, ranges)
+        known = ranges.of(decay.expr)
+        ends = [known.lo, known.hi]
+        if decay.space == "linear":
+            ends = [math.log(end) if end > 0 else -math.inf for end in ends]
+        steepest = max(abs(end) for end in ends)
+        most = 0 if steepest == math.inf else int(EXPONENT / steepest) if steepest else None
+        if most is not None and (longest is None or most < longest):
+            reason = (
+                "a decay on the axis that an erase leaves, which no promise keeps from 0: with a "
+                "bound, as in `where g >= -1`, chunks exist"
+                if most == 0
+                else f"a decay on the axis that an erase leaves is bounded for {most} tokens at most"
+            )
+            longest, bound = most, Obstacle(reason, factor.expr)
+    return longest, bound
