@@ -382,7 +382,8 @@ def numbers(program: Program) -> frozenset[int]:
 
 
 def identifier(label: str) -> str:
-    """A load's name as a variable: ``k@-2`` is k_2_ago, the stored ``0.1`` is stored0_1."""
+    """A load's name as a variable: ``k@-2`` and ``k@2`` are k_2_ago, the stored ``0.1`` is
+    stored0_1."""
     name, _, offset = label.partition("@")
     if offset:
         return f"{name}_{offset.lstrip('-')}_ago"

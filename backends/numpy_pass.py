@@ -344,11 +344,12 @@ def _locals(owner: PassText, dims: set[str]) -> Names:
     for name in owner.fixed:
         found.take("param", name, name)
     for name in owner.last:
-        found.take("last", name, f"last_{name}")
+        found.take("last", name, f"last_{identifier(name)}")
     for name in owner.states:
-        found.take("state", name, name, "_at")
-        found.take("start", name, f"{name}_start")
-        found.take("dstate", name, f"d{name}", "_at")
+        label = identifier(name)
+        found.take("state", name, label, "_at")
+        found.take("start", name, f"{label}_start")
+        found.take("dstate", name, f"d{label}", "_at")
     for name in owner.outputs:
         found.take("cotangent", name, f"d{identifier(name)}")
     return found

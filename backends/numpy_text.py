@@ -275,7 +275,9 @@ def _unfold(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
 
 def _default(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     given, otherwise = ins[0].within(ATOM), f.aligned(ins[1], axes[1], inst.axes)
-    value = f"np.asarray({otherwise.code}, {f.dtype})"  # it may be a number
+    value = f"np.asarray({otherwise.code}, {f.dtype})"
+    if otherwise.number:
+        value = f"np.full((1, 1, 1), {otherwise.code}, {f.dtype})"
     return Text(f"{value} if {given} is None else {given}", CHOICE)
 
 

@@ -46,8 +46,9 @@ INITIAL_PULL = "The cotangents of params from those of the states before the fir
 PROMISED = "Where each promise of the spec holds."
 
 
-def to_numpy(spec: Spec, derived: Derived, plan: Plan, signature: Signature) -> str:
+def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
     """The text of the module: ``NAME(...)``, ``NAME_step(...)``, ``NAME_vjp(...)``."""
+    spec = derived.spec
     functions: list[Function] = []
     passes = []
     for n, stage in enumerate(derived.passes):
@@ -89,7 +90,8 @@ def to_numpy(spec: Spec, derived: Derived, plan: Plan, signature: Signature) -> 
         params=[a.ascii for a in spec.args if a.role != "input" and a.per != "position"],
         delays=derived.delays,
         outputs={o.ascii: _shape(o.shape) for o in spec.outputs},
-        states={s.ascii: _shape(s.shape) for s in spec.states if s.direction != "value"},
+        states={s.ascii: _shape(s.shape) for s in spec.states},
+        pasts=derived.pasts,
         units=_units(spec),
         counts=derived.counts,
         draws=sorted({a.draw for a in spec.args if a.draw}),

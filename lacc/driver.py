@@ -107,6 +107,7 @@ def emit(
     """The text of a stage: ast, ir, recurrence, plan, tile or code. Raises LaccError."""
     from lacc import views
     from lacc.analysis.classify import recurrences
+    from lacc.ir.memories import one_token_memories
     from lacc.plan.choose import choose
 
     spec = load(given, overrides)
@@ -116,7 +117,8 @@ def emit(
         case "ir":
             return views.of_spec(spec)
         case "recurrence":
-            return views.of_recurrences(spec, recurrences(spec))
+            plain, _ = one_token_memories(spec)
+            return views.of_recurrences(plain, recurrences(plain))
         case "tile":
             return views.of_programs(analyse(spec))
         case "plan":
@@ -147,15 +149,17 @@ def describe(spec: Spec) -> str:
     from lacc.analysis.report import report, text
 
     derived = analyse(spec)
-    return text(report(spec, derived.recurrences, derived.modes, derived.longest))
+    return text(report(derived.spec, derived.recurrences, derived.modes, derived.longest))
 
 
 def lints(spec: Spec) -> list[Diagnostic]:
     """Warnings of the analysis: a state that the promises allow to grow."""
     from lacc.analysis.classify import recurrences
     from lacc.analysis.stability import stability_warnings
+    from lacc.ir.memories import one_token_memories
 
-    return stability_warnings(spec, recurrences(spec))
+    plain, _ = one_token_memories(spec)
+    return stability_warnings(plain, recurrences(plain))
 
 
 def analyse(spec: Spec) -> Derived:
@@ -222,7 +226,7 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
     plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk)
     why_not = {m: obstacle.reason if obstacle else "" for m, obstacle in derived.modes.items()}
     seen = signature(spec, {m: why_not.get(m, "") for m in MODES}, derived.longest)
-    source = to_numpy(spec, derived, plan, seen)
+    source = to_numpy(derived, plan, seen)
     return Kernel(
         spec,
         "numpy",

@@ -21,6 +21,7 @@ from conftest import EXAMPLES, ROOT
 
 from lacc import driver
 from lacc.diagnostics import Diagnostic
+from lacc.spec.names import is_memory
 from lacc.trial import draw_arguments
 from lacc.views import class_of
 
@@ -45,7 +46,11 @@ def numbers(given: driver.Given, key: str) -> list[float]:
 def class_and_modes(path: Path) -> tuple[str, str]:
     """``S scalar; z identity`` and ``chunk parallel recurrent step``."""
     found = driver.analyse(driver.load(path))
-    classes = (f"{', '.join(r.states)} {class_of(r)}" for r in found.recurrences)
+    classes = (
+        f"{', '.join(own)} {class_of(r)}"
+        for r in found.recurrences
+        if (own := [name for name in r.states if not is_memory(name)])
+    )
     modes = (mode for mode, obstacle in found.modes.items() if obstacle is None)
     return "; ".join(classes), " ".join(modes)
 

@@ -99,12 +99,6 @@ BY_TOKEN = {
 }
 
 REFUSED = {
-    "reads S[T], the last state, and S[T] of the backward state S": HEAD
-    + MATRIX
-    + "S[t] = 0.9 * S[t+1] + k @ v.T\no = S[T].T @ q",
-    "u[T] of the value u": ONE_K + "state u : [K]\noutput o : [K]\nu[t] = tanh(k)\no = u[T] + q",
-    "the optional input a, delayed,": ONE_K
-    + "input a : [K] = 2 * k\noutput o : [K]\no = a + a[t-1]",
     "reads h[T], the last state, and the nonlinear function tanh": ONE_K
     + "state h : [K]\noutput o : [K]\nh[t] = tanh(h[t-1] + k)\no = h[T] + q",
 }

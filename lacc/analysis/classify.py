@@ -19,6 +19,7 @@ from lacc.analysis.transition import Factor, LowRank, Obstacle, Recurrence, Writ
 from lacc.ir.build import Builder
 from lacc.ir.graph import components, fewest_covering
 from lacc.spec.model import Expr, Spec, State
+from lacc.spec.names import is_memory
 from lacc.spec.shapes import ONE
 
 _TROPICAL = {"max": "maxplus", "logaddexp": "logsumexp"}
@@ -35,8 +36,6 @@ def _component(spec: Spec, names: tuple[str, ...]) -> Recurrence:
     if len(states) > 1:
         return _coupled(names, states)
     (state,) = states
-    if direction == "value":
-        return Recurrence(names, direction, "value", "none")
     try:
         return affine_step(state)
     except NotAffine as refusal:
@@ -57,7 +56,8 @@ def _refused(
 
 def _coupled(names: tuple[str, ...], states: list[State]) -> Recurrence:
     """States that need one another, linear in all of them or not."""
-    reason = f"the states {', '.join(names)} need one another"
+    own = ", ".join(name for name in names if not is_memory(name))
+    reason = f"the states {own} need one another"
     direction, obstacle = states[0].direction, Obstacle(reason, states[0].update)
     for state in states:
         affine = Affine(Builder(state.span), lambda leaf: leaf.value[0] in names)
@@ -166,7 +166,7 @@ def _classified(
     writes: list[Write],
 ) -> Recurrence:
     decay = sum_of(build, state.shape, decays)
-    transition = _transition(decay, erases)
+    transition = _transition(decay, erases) if decays or erases else "none"
     obstacle = None
     if erases:
         obstacle = _on_both_sides(state, decay, erases)

@@ -25,10 +25,11 @@ from lacc.analysis.transition import LowRank, Obstacle, Recurrence
 from lacc.analysis.words import Words
 from lacc.ir.build import Builder
 from lacc.ir.graph import Need, needs
-from lacc.spec.format import show
 from lacc.spec.model import Expr, Output, Spec, State
+from lacc.spec.names import as_read, is_memory
 
 _CLASSES = {
+    "none": "none: a value of each token, kept for later ones",
     "identity": "the identity: the state only accumulates",
     "scalar": "a scalar decay",
     "diagonal (rows)": "a diagonal decay on the side of {rows}",
@@ -42,7 +43,6 @@ _KINDS = {
     "maxplus": "a running maximum (max-plus)",
     "logsumexp": "a running log-sum-exp",
     "nonlinear": "nonlinear in the state",
-    "value": "none: a value of each token, kept for later ones",
 }
 _ARGUMENTS = ("input", "param", "buffer")
 _INTERVAL = re.compile(r"([\[(][-\d.inf]+,) ")
@@ -72,10 +72,11 @@ def report(
     features = tuple(teller.features())
     sections += [Section("feature map", features)] if features else []
     for recurrence in recurrences:
-        noun = "state" if len(recurrence.states) == 1 else "states"
-        names = ", ".join(
-            f"{name} {teller.shape(spec.state(name).shape)}" for name in recurrence.states
-        )
+        own = [name for name in recurrence.states if not is_memory(name)]
+        if not own:
+            continue
+        noun = "state" if len(own) == 1 else "states"
+        names = ", ".join(f"{name} {teller.shape(spec.state(name).shape)}" for name in own)
         sections.append(Section(f"{noun} {names}", tuple(teller.recurrence(recurrence))))
     sections += [Section("normalizer", tuple(teller.normalizers(recurrences)))]
     sections += [Section("readout", tuple(teller.readouts()))]
@@ -122,7 +123,7 @@ class _Teller(Words):
             if definition.role != "feature":
                 continue
             interval = self.ranges.of(definition.expr)
-            said = f"{self.formula(definition)}: {self.shape(definition.expr.shape)}"
+            said = f"{self.formula(definition.expr)}: {self.shape(definition.expr.shape)}"
             if interval.positive:
                 said += ", positive"
             elif interval.lo >= 0:
@@ -135,23 +136,23 @@ class _Teller(Words):
 
     def recurrence(self, recurrence: Recurrence) -> Iterator[tuple[str, str]]:
         """Transition, gates, erases, writes, start, direction, stability."""
-        states = [self.spec.state(name) for name in recurrence.states]
+        states = [self.spec.state(name) for name in recurrence.states if not is_memory(name)]
         yield "transition", self.transition(recurrence, states[0])
-        for decay in decays_of(recurrence, self.ranges):
+        for decay in () if recurrence.forgets else decays_of(recurrence, self.ranges):
             yield "gate", self.gate(decay, states[0])
         for erase in recurrence.erases:
             yield "erase", self.erase(erase, recurrence)
-        for write in recurrence.writes:
+        for write in () if recurrence.forgets else recurrence.writes:
             yield "write", self.write(write)
-        if not recurrence.canonical:
+        if recurrence.forgets or not recurrence.canonical:
             for state in states:
-                yield "update", f"{state.name}[t] = {self.say(state.update)}"
+                yield "update", f"{state.name}[t] = {self.formula(state.update)}"
         for state in states:
             if state.initial.value != 0:
                 yield "start", f"{state.name} starts at {self.say(state.initial)}"
         if recurrence.direction == "backward":
             yield "direction", "backward: from the last token to the first"
-        if recurrence.kind != "value":
+        if not recurrence.forgets:
             yield "stability", self.stable(stability(self.spec, recurrence, self.ranges))
 
     def transition(self, recurrence: Recurrence, state: State) -> str:
@@ -170,7 +171,7 @@ class _Teller(Words):
 
     def gate(self, decay: Decay, state: State) -> str:
         """One decay: its name and formula, how many there are, what it depends on, range, space."""
-        formula = show(decay.factor, {e: n for e, n in self.names.items() if e != decay.factor})
+        formula = self.formula(decay.factor)
         name = self.names.get(decay.factor)
         parts = [f"{name} = {formula}" if name and name != formula else formula]
         parts.append(self.per(decay, state))
@@ -258,7 +259,7 @@ class _Teller(Words):
                 floor = f"at least {number(interval.lo)}" if interval.lo > 0 else "positive"
             elif interval.lo < 0 < interval.hi:
                 floor = "may change its sign"
-            formula = show(divisor, {e: n for e, n in self.names.items() if e != divisor})
+            formula = self.formula(divisor)
             label = self.names.get(divisor, "divisor")
             yield label, f"{formula}, {floor}"
             below = {need.state for need in needs(divisor)}
@@ -273,7 +274,7 @@ class _Teller(Words):
         other = above.states[0]
         keys = [[w.on((0,)) for w in r.writes] for r in (below, above)]
         decays = [[f.expr for f in r.decays] for r in (below, above)]
-        if below.kind != "affine" or above.kind != "affine":
+        if {below.kind, above.kind} != {"affine"} or below.forgets or above.forgets:
             return f"a state of its own beside {other}"
         decay = len(decays[0]) == len(decays[1]) and all(map(self.same, *decays))
         write = len(keys[0]) == len(keys[1]) and all(
@@ -289,11 +290,11 @@ class _Teller(Words):
         """Every output: its formula, where it reads, what else it adds."""
         order = [state.name for state in self.spec.states]
         for output in self.spec.outputs:
-            read = needs(output.expr)
+            read = {n for n in needs(output.expr) if as_read(n.state, n.when)[0] in order}
             parts = [self.say(output.expr)]
             when: dict[str, list[str]] = {}
             for need in sorted(read, key=lambda n: order.index(n.state)):
-                when.setdefault(self.when(need), []).append(need.state)
+                when.setdefault(self.when(need), []).append(as_read(need.state, need.when)[0])
             parts += [f"reads {', '.join(states)} {time}" for time, states in when.items()]
             if not read:
                 parts.append("reads no state")
@@ -304,12 +305,13 @@ class _Teller(Words):
     def when(self, need: Need) -> str:
         """When a state is read."""
         backward = self.spec.state(need.state).direction == "backward"
-        if need.when == "T":
+        _, time = as_read(need.state, need.when)
+        if time == "T":
             return "at the last token (non-causal)"
-        if need.when == 0:
+        if time == 0:
             return "after the backward update (non-causal)" if backward else "after the update"
-        assert isinstance(need.when, int)
-        distance = need.when if backward else -need.when
+        assert isinstance(time, int)
+        distance = time if backward else -time
         said = "before the update" if distance == 1 else f"of {distance} tokens ago"
         return f"{said} (backward, non-causal)" if backward else said
 

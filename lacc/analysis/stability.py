@@ -26,6 +26,7 @@ from lacc.diagnostics import Diagnostic, warning
 from lacc.ir.build import Builder
 from lacc.spec.format import show
 from lacc.spec.model import Expr, Promise, Spec, State
+from lacc.spec.names import is_memory
 
 if TYPE_CHECKING:
     from lacc.analysis.probe import Growth
@@ -61,9 +62,9 @@ class _Norm:
 
 def stability(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Stability:
     """The verdict on one recurrence."""
+    if recurrence.forgets:
+        return Stability("proved", "it has no memory of its own")
     match recurrence.kind:
-        case "value":
-            return Stability("proved", "it has no memory of its own")
         case "maxplus" | "logsumexp":
             return Stability("proved", "a difference between two states is never enlarged")
     norm = _proof(spec, recurrence, ranges)
@@ -120,7 +121,7 @@ def stability_warnings(spec: Spec, recurrences: Iterable[Recurrence]) -> list[Di
         warning(
             "LA0501",
             spec.state(recurrence.states[0]).update.span,
-            state=" and ".join(recurrence.states),
+            state=" and ".join(name for name in recurrence.states if not is_memory(name)),
             inputs=_inputs(verdict.witness),
             factor=f"{verdict.witness.factor:.3g}",
             help=verdict.help,

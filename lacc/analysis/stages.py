@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lacc.ir.graph import Need, needs
-from lacc.spec.model import Expr, Spec
+from lacc.ir.graph import needs
+from lacc.spec.model import Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,33 +23,16 @@ class Stage:
     outputs: tuple[str, ...]
 
 
-def through_values(spec: Spec, expr: Expr) -> frozenset[Need]:
-    """The states with a memory that ``expr`` needs, also by way of per-token values."""
-    found: set[Need] = set()
-    stack, seen = [expr], set()
-    while stack:
-        for need in needs(stack.pop()):
-            state = spec.state(need.state)
-            if state.direction != "value":
-                found.add(need)
-            elif need.state not in seen:
-                seen.add(need.state)
-                stack.append(state.update)
-    return frozenset(found)
-
-
 def stages(spec: Spec, order: tuple[str, ...]) -> tuple[Stage, ...]:
     """The passes in order; ``order`` lists the states, each after those it needs. At least one
     pass."""
     level: dict[str, int] = {}
     direction = {s.name: s.direction for s in spec.states}
     for name in order:
-        if direction[name] == "value":
-            continue
         level[name] = max(
             (
                 level[n.state] + (n.when == "T" or direction[n.state] != direction[name])
-                for n in through_values(spec, spec.state(name).update)
+                for n in needs(spec.state(name).update)
                 if n.state in level
             ),
             default=0,
@@ -57,9 +40,7 @@ def stages(spec: Spec, order: tuple[str, ...]) -> tuple[Stage, ...]:
     keys = sorted({(level[name], direction[name] == "backward") for name in level})
     at = {name: keys.index((level[name], direction[name] == "backward")) for name in level}
     last = {
-        out.name: max(
-            (at[n.state] + (n.when == "T") for n in through_values(spec, out.expr)), default=0
-        )
+        out.name: max((at[n.state] + (n.when == "T") for n in needs(out.expr)), default=0)
         for out in spec.outputs
     }
     count = max([len(keys), *(n + 1 for n in last.values())])

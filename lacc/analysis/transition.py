@@ -64,10 +64,10 @@ class Obstacle:
 class Recurrence:
     """One component of the state graph in canonical form.
 
-    kind       "affine" | "maxplus" | "logsumexp" | "nonlinear" | "value" (no memory of itself)
-    transition the class, for affine ones: "identity", "scalar", "diagonal (rows)",
-               "diagonal (columns)", "diagonal (both sides)", "elementwise", "low rank"; "dense" and
-               "coupled" have no canonical form
+    kind       "affine" | "maxplus" | "logsumexp" | "nonlinear"
+    transition the class, for affine ones: "none" (it is what its token writes), "identity",
+               "scalar", "diagonal (rows)", "diagonal (columns)", "diagonal (both sides)",
+               "elementwise", "low rank"; "dense" and "coupled" have no canonical form
     decays     factors whose product multiplies S entry by entry; empty for the identity
     erases     low-rank terms; least in number
     obstacle   what keeps it from the chunk form, None where nothing does
@@ -93,6 +93,11 @@ class Recurrence:
             return None
         rows = (1 - erase.axis,)
         return next((w for w in self.writes if w.on((erase.axis,)) is erase.a and w.on(rows)), None)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the state is what its token writes, whatever it was."""
+        return self.transition == "none"
 
     @property
     def rank(self) -> int:

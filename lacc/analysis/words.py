@@ -11,7 +11,7 @@ from lacc.analysis.stability import named
 from lacc.analysis.transition import Write
 from lacc.ir.build import Builder
 from lacc.spec.format import show
-from lacc.spec.model import Definition, Expr, Spec
+from lacc.spec.model import Expr, Spec
 from lacc.spec.shapes import Shape, Size
 
 
@@ -37,9 +37,9 @@ class Words:
         """A size: the dim that is declared as it, else its formula."""
         return self.sizes.get(size, str(size))
 
-    def formula(self, definition: Definition) -> str:
-        """The right side of a definition."""
-        return show(definition.expr, {e: n for e, n in self.names.items() if e != definition.expr})
+    def formula(self, expr: Expr) -> str:
+        """What stands behind the name of an expression."""
+        return show(expr, {e: n for e, n in self.names.items() if e != expr})
 
     def same(self, a: Expr, b: Expr) -> bool:
         """Whether two expressions are equal as polynomials."""

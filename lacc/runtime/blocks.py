@@ -52,8 +52,9 @@ class Pass:
 @dataclass(frozen=True)
 class Program:
     """Everything that a spec computes: ``passes`` by chunks, ``token`` one at a time, ``delays`` of
-    inputs, outputs and state fields with their shapes by dims, ``units``: which axes of an array
-    are a literal 1 and in no tile, ``initial`` states that are not 0 with the gradient of their
+    inputs, outputs and states with their shapes by dims, ``pasts``: the states that make a field of
+    delayed values, the oldest first, ``units``: which axes of an array are a literal 1 and in no
+    tile, ``initial`` states that are not 0 with the gradient of their
     params."""
 
     passes: tuple[Pass, ...]
@@ -62,6 +63,7 @@ class Program:
     delays: dict[str, int]
     outputs: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
     states: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
+    pasts: dict[str, tuple[str, ...]]
     units: dict[str, tuple[int, ...]]
     counts: bool
     initial: Callable[..., Any] | None
@@ -196,7 +198,11 @@ class Call:
 
     def final(self) -> Arrays:
         """The state after the last token, every field."""
-        found = {name: self.state[name] for name in self.program.states}
+        lead, dims = (self.run.B, self.run.H), self.run.dims
+        found = {
+            name: np.broadcast_to(self.state[name], (*lead, *shape(dims)))
+            for name, shape in self.program.states.items()
+        }
         if self.program.counts:
             found["position"] = self.state["position"] + self.run.T
         for name, reach in self.program.delays.items():
@@ -324,6 +330,26 @@ class Call:
         return {**dx, **dparams}, initial
 
 
+def apart(program: Program, fields: Arrays) -> Arrays:
+    """The fields of a state as what the passes carry: each past as its states, and without axes of
+    a literal 1."""
+    found = {name: x for name, x in fields.items() if name not in program.pasts}
+    for field, names in program.pasts.items():
+        past = fields.get(field)
+        found |= {name: None if past is None else past[:, :, n] for n, name in enumerate(names)}
+    return without(found, program.units)
+
+
+def together(program: Program, states: Arrays) -> Arrays:
+    """The fields of a state, from what the passes carry."""
+    found = restored(states, program.units)
+    pasts = {
+        field: np.stack([found[name] for name in names], 2)
+        for field, names in program.pasts.items()
+    }
+    return {**found, **pasts}
+
+
 def without(arrays: Arrays, units: Mapping[str, tuple[int, ...]]) -> Arrays:
     """Arrays without their axes of a literal 1, which tiles do not have."""
     return {
@@ -341,9 +367,9 @@ def run_forward(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[A
     """Outputs [B, T, H, *axes] and the final state, as the contract's core gives them."""
     units = program.units
     with np.errstate(all="ignore"):
-        call = Call(program, without(x, units), without(state, units), run)
+        call = Call(program, without(x, units), apart(program, state), run)
         outputs, final, _ = call.forward(keep=False)
-    return restored(outputs, units), restored(final, units)
+    return restored(outputs, units), together(program, final)
 
 
 def run_backward(
@@ -352,9 +378,9 @@ def run_backward(
     """Gradients of inputs and params, and of the initial state."""
     units = program.units
     with np.errstate(all="ignore"):
-        call = Call(program, without(x, units), without(state, units), run, back=True)
-        gradients, initial = call.backward(without(cotangents, units), without(ends, units))
-    return restored(gradients, units), restored(initial, units)
+        call = Call(program, without(x, units), apart(program, state), run, back=True)
+        gradients, initial = call.backward(without(cotangents, units), apart(program, ends))
+    return restored(gradients, units), together(program, initial)
 
 
 def run_step(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[Arrays, Arrays]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lacc.spec.model import COMPARISONS, Expr
+from lacc.spec.names import as_read
 from lacc.spec.shapes import Size
 from lacc.spec.syntax import (
     Declare,
@@ -218,11 +219,11 @@ def _typed(expr: Expr, texts: Mapping[Expr, Text]) -> Text:
         case "size", Size() as size:
             text = str(size)
             return text, SUM if " + " in text else ATOM if text.isidentifier() else PRODUCT
-        case (("input" | "state"), (str(name), int(offset))):
-            bare = expr.op == "input" and not offset
-            return name if bare else f"{name}[t{_shift(offset)}]", ATOM
-        case "state", (str(name), str(when)):
-            return f"{name}[{when}]", ATOM
+        case (("input" | "state"), (str(name), when)):
+            name, when = as_read(name, when)
+            bare = expr.op == "input" and not when
+            time = f"t{_shift(when)}" if isinstance(when, int) else when
+            return name if bare else f"{name}[{time}]", ATOM
         case (("param" | "buffer"), str(name)):
             return name, ATOM
         case "roll", int(by):

@@ -85,6 +85,11 @@ class Interner:
             node = self._nodes[key] = Expr(op, args, value, shape, span)
         return node
 
+    def keep(self, node: Expr) -> None:
+        """Takes in a node that was made elsewhere, after its arguments."""
+        key = (node.op, tuple(map(id, node.args)), type(node.value), node.value, node.shape)
+        self._nodes.setdefault(key, node)
+
 
 @dataclass(frozen=True, slots=True)
 class Dim:

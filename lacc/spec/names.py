@@ -49,6 +49,22 @@ MARKS = {
 }  # fmt: skip
 
 
+def memory(name: str, age: int) -> str:
+    """The name that no spec has, of what holds ``name`` as it was ``age`` tokens ago."""
+    return f"{name}@{age}"
+
+
+def as_read(name: str, when: object) -> tuple[str, object]:
+    """What a spec reads where ``name``, a memory perhaps, is read at ``when``."""
+    owner, _, age = name.partition("@")
+    return owner, -int(age) if age and when == -1 else when
+
+
+def is_memory(name: str) -> bool:
+    """Whether a state is no state of the spec's own, but a memory of something in it."""
+    return "@" in name
+
+
 def nfkc(name: str) -> str:
     """The form in which names are compared."""
     return unicodedata.normalize("NFKC", name)

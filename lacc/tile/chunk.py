@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lacc.analysis.stages import Stage, through_values
+from lacc.analysis.stages import Stage
+from lacc.ir.graph import needs
 from lacc.spec.model import Expr, Spec
 from lacc.tile.carried import Carried, Form
 from lacc.tile.contracted import Contracted
@@ -17,10 +18,13 @@ from lacc.tile.lower import Naming
 from lacc.tile.program import Axes, Program, verify
 from lacc.tile.reads import Read, Reader
 from lacc.tile.scanned import Scanned
+from lacc.tile.written import Written
 
 
 def carried_by(reader: Reader, form: Form) -> Carried:
     """What carries the states of one recurrence through a chunk."""
+    if form.recurrence.forgets:
+        return Written(reader, form)
     return Contracted(reader, form) if form.contracted else Scanned(reader, form)
 
 
@@ -88,7 +92,7 @@ class ChunkBuilder(Reader):
         return any(
             self.carrier(need.state).number + (need.when == "T") > carrier.number
             for expr in read.product.factors.values()
-            for need in through_values(self.spec, expr)
+            for need in needs(expr)
         )
 
     def shown(self, leaf: Expr) -> int:

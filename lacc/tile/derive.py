@@ -4,6 +4,8 @@ that does not.
     derived = derive(spec)
     derived.passes      one program a pass over time, forward and backward (empty where there is no
     chunk form)
+    derived.spec        what is compiled: the spec with memories of one token only
+    derived.pasts       the memories that make each field of delayed values
     derived.token       the program of one token (None where the spec is not causal)
     derived.modes       mode -> None, or the `Obstacle` that prevents it
     derived.initial     states before the first token from params (None where all are 0)
@@ -25,6 +27,7 @@ from lacc.analysis.ranges import Ranges
 from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
 from lacc.ir.graph import counts_tokens, expressions, nodes, waits_for_the_end
+from lacc.ir.memories import Pasts, one_token_memories
 from lacc.spec.model import COMPARISONS, Expr, Spec
 from lacc.tile.carried import Form
 from lacc.tile.chunk import ChunkBuilder
@@ -69,19 +72,22 @@ class Derived:
     promises: Program | None
     promised: tuple[tuple[str, str, str], ...]
     delays: dict[str, int]
+    pasts: Pasts
     counts: bool
     longest: int | None
 
 
 def derive(spec: Spec) -> Derived:
     """Derives every form of ``spec``."""
+    waits = waits_for_the_end(spec)
+    spec, pasts = one_token_memories(spec)
     found = recurrences(spec)
     plan = stages(spec, tuple(name for r in found for name in r.states))
     longest, bound = longest_chunk(spec, found)
     chunk_obstacle = _no_chunk(spec, found)
     if chunk_obstacle is None and longest == 0:
         chunk_obstacle = bound
-    token_obstacle = _no_token(spec, plan)
+    token_obstacle = Obstacle(*waits) if waits is not None else _unlowered(spec)
     naming = Naming(spec)
     passes = () if chunk_obstacle else _passes(spec, found, plan, naming)
     token = None
@@ -105,6 +111,7 @@ def derive(spec: Spec) -> Derived:
         promises,
         promised,
         _delays(spec),
+        pasts,
         counts_tokens(spec),
         longest,
     )
@@ -116,7 +123,7 @@ def _initial(spec: Spec, naming: Naming) -> Pair | None:
     outs = {
         f"state:{s.ascii}": lower.f.expand(lower(s.initial), naming.axes(s.shape))
         for s in spec.states
-        if s.direction != "value" and not (s.initial.op == "const" and s.initial.value == 0)
+        if not (s.initial.op == "const" and s.initial.value == 0)
     }
     return Pair(*_both(lower.f.finish(outs))) if outs else None
 
@@ -201,24 +208,7 @@ def _unlowered(spec: Spec) -> Obstacle | None:
     for node in nodes([*expressions(spec), *(s.initial for s in spec.states), *promised]):
         if node.op == "attend":
             return Obstacle(f"{node.op} has no lowering yet", node)
-        if node.op == "input" and node.value[1] and spec.arg(node.value[0]).default:
-            reason = f"the optional input {node.value[0]}, delayed, has no lowering yet"
-            return Obstacle(reason, node)
-        if node.op == "state":
-            name, when = node.reference
-            direction = spec.state(name).direction
-            if when not in (0, "T") and direction == "value":
-                return Obstacle(f"the delayed value {name} has no lowering yet", node)
-            if when == "T" and direction != "forward":
-                kind = "value" if direction == "value" else "backward state"
-                return Obstacle(f"{name}[T] of the {kind} {name} has no lowering yet", node)
     return None
-
-
-def _no_token(spec: Spec, plan: tuple[Stage, ...]) -> Obstacle | None:
-    """Why it cannot run token by token."""
-    found = waits_for_the_end(spec)
-    return Obstacle(*found) if found is not None else _unlowered(spec)
 
 
 def _forms(spec: Spec, found: Iterable[Recurrence]) -> dict[str, Form]:
@@ -229,7 +219,7 @@ def _forms(spec: Spec, found: Iterable[Recurrence]) -> dict[str, Form]:
         name: Form(
             recurrence,
             tuple(decay_of(factor, ranges) for factor in recurrence.decays),
-            name not in shown and _separable(recurrence),
+            name not in shown and _separable(recurrence) and not recurrence.forgets,
         )
         for name, recurrence in affine.items()
     }
@@ -265,8 +255,6 @@ def _shown(spec: Spec, affine: dict[str, Recurrence]) -> set[str]:
             name, when = node.reference
             if when != "T" and name in affine:
                 shown.add(name)
-            if spec.state(name).direction == "value":
-                stack.append(spec.state(name).update)
             continue
         found = None
         if node.op in CONTRACTING:

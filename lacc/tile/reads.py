@@ -92,8 +92,7 @@ class Reader(ABC):
 
     def _read(self, node: Expr) -> int | None:
         if node.op == "state":
-            state = self.spec.state(node.reference[0])
-            return self.lower(state.update) if state.direction == "value" else self.shown(node)
+            return self.shown(node)
         if node.op not in CONTRACTING:
             return None
         ordered = vector_first(node)

@@ -49,7 +49,7 @@ def phases(program: Program, carried: str) -> tuple[tuple[int, ...], tuple[tuple
         needed = max((number[name] for name in reach[n]), default=-1)
         if n not in varying:
             found.append(FIXED)
-        elif needed >= 0 and needed in feeds[n]:
+        elif kind == carried or (needed >= 0 and needed in feeds[n]):
             found.append(2 * needed + 1)
         else:
             found.append(2 * (needed + 1))

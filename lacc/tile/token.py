@@ -25,20 +25,18 @@ class TokenBuilder(Reader):
         self._updated: dict[str, int] = {}
 
     def program(self) -> Program:
-        """Outputs by name and "state:S" for every state with a memory."""
+        """Outputs by name and "state:S" for every state."""
         outs = {}
         for out in self.spec.outputs:
             value = self.f.arrange(self.lower(out.expr), self.naming.axes(out.shape))
             outs[out.ascii] = self.f.named(value, out.ascii)
         for state in self.spec.states:
-            if state.direction != "value":
-                axes = self.axes_of(state.name)
-                outs[f"state:{state.ascii}"] = self.f.arrange(self._next(state.name), axes)
+            axes = self.axes_of(state.name)
+            outs[f"state:{state.ascii}"] = self.f.arrange(self._next(state.name), axes)
         return verify(self.f.finish(outs))
 
     def contracts(self, leaf: Expr) -> bool:
-        name, _ = leaf.reference
-        return self.spec.state(name).direction != "value"
+        return True
 
     def contracted(self, leaf: Expr, axis: int, query: int) -> int:
         name, _ = leaf.reference
@@ -56,7 +54,7 @@ class TokenBuilder(Reader):
             recurrence = self.recurrences[name]
             value = (
                 self._affine(name, recurrence)
-                if recurrence.canonical
+                if recurrence.canonical and not recurrence.forgets
                 else self.lower(self.spec.state(name).update)
             )
             value = self.f.expand(value, self.axes_of(name))
