@@ -16,6 +16,8 @@ from lacc.analysis.transition import Recurrence
 from lacc.spec.model import Spec
 from lacc.tile.derive import Derived
 from lacc.tile.interp import interpret
+from lacc.verify.checks import CHECKS
+from lacc.verify.harness import verify
 
 HEAD = """variant probe
 dim K = 4, V = 3
@@ -266,3 +268,20 @@ def test_states_that_need_one_another_are_affine_or_not(first: str, second: str,
     (recurrence,) = driver.analyse(driver.load(text)).recurrences
     assert recurrence.kind == kind
     assert recurrence.obstacle is not None
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "v * sum(S[t] @ v - s)",
+        "v * mean(S[t] @ v + sum(S[t] @ c))",
+        "v * ((S[t].T @ k + s).T @ (v - g))",
+        "v * sum((S[t].T @ k - mean(S[t].T @ k)) * (S[t].T @ k - mean(S[t].T @ k)))",
+        "(S[t] + s).T @ (q - g)",
+    ],
+)
+def test_a_sum_counts_a_scalar_once_for_every_entry(read: str) -> None:
+    update = HEAD.replace("o = S[t].T @ q", f"o = {read}") + "diag(f) @ S[t-1] + k @ v.T"
+    checks = {"lengths": CHECKS["lengths"]}
+    report = verify(driver.compile(update, "reference"), [driver.compile(update)], checks=checks)
+    assert report.passed, str(report)

@@ -41,6 +41,11 @@ class Term:
     coefficients: tuple[Part, ...]
     state: Part | None = None
 
+    def has(self, index: int) -> bool:
+        """Whether it depends on ``index``."""
+        parts = self.coefficients if self.state is None else (*self.coefficients, self.state)
+        return any(index in at for _, at in parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -131,7 +136,8 @@ class Affine:
             case "eye", ():
                 return [Term(((expr, at),))]
             case "sum" | "mean", (a,):
-                terms = self.terms(a, self.indices(a))
+                over = self.indices(a)
+                terms = self._summed(self.terms(a, over), over)
                 if expr.op == "sum":
                     return terms
                 for size in a.shape:
@@ -183,7 +189,17 @@ class Affine:
         if len(a.shape) == 2 and a.shape[0] != ONE:
             left = (free.pop(0), inner)
         right: Indices = (inner,) if len(b.shape) == 1 else (inner, free[-1] if free else None)
-        return self._times(expr, a, left, b, right)
+        return self._summed(self._times(expr, a, left, b, right), (inner,))
+
+    def _summed(self, terms: list[Term], over: Indices) -> list[Term]:
+        """The sum over some indices: a term that does not have one of them, as the scalar of ``h +
+        s``, counts once for each of its values."""
+        for index in over:
+            if index is None:
+                continue
+            count = self._build.size(self._sizes[index])
+            terms = [t if t.has(index) else self._scaled([t], count)[0] for t in terms]
+        return terms
 
     # ---- contraction
     # -----------------------------------------------------------------------------------------
