@@ -19,6 +19,7 @@ STEMS = {
     "exp": "raised",
     "expand": "wide",
     "gram": "pairs",
+    "inverse": "inverted",
     "largest": "top",
     "levels": "decay",
     "mask": "pairs",

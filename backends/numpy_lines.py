@@ -22,7 +22,9 @@ PLAN = "lacc.plan.plan"
 IN_PLACE = {"add": "+", "sub": "-", "mul": "*"}
 INTO = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply"}
 SEVERAL = ("meet", "meet_pull", "decayed_pull")  # ops with three results
-KERNELS, LAYOUT, DENSE = "lacc.tile.kernels", "lacc.tile.layout", "lacc.tile.dense"
+KERNELS, LAYOUT = "lacc.tile.kernels", "lacc.tile.layout"
+DENSE, TRIANGULAR = "lacc.tile.dense", "lacc.tile.triangular"
+TILES = (KERNELS, TRIANGULAR, LAYOUT, DENSE)
 SCALARS, SAMPLERS = "lacc.ir.scalars", "lacc.library.samplers"
 RESERVED = (
     "np",
@@ -53,7 +55,7 @@ class Function:
 
 @cache
 def taken() -> frozenset[str]:
-    modules = (CONTRACT, SEGMENTS, BLOCKS, PLAN, KERNELS, LAYOUT, DENSE, SCALARS, SAMPLERS)
+    modules = (CONTRACT, SEGMENTS, BLOCKS, PLAN, *TILES, SCALARS, SAMPLERS)
     return frozenset().union(*map(paste.names, modules))
 
 

@@ -299,6 +299,7 @@ CALLS: dict[str, Call] = {
     "scan": _scan,
     "scan_back": _scan,
     "solve": _solve,
+    "inverse": lambda f, i, x, a: Text(f"inverse({x[0].code})"),
     "dense_solve": _dense_solve,
     "levels": _levels,
     "whole": _whole,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lacc.tile import kernels
+from lacc.tile import kernels, triangular
 
 torch = pytest.importorskip("torch")
 
@@ -191,9 +191,19 @@ def test_a_solve_is_that_of_the_unit_lower_triangle(tokens: int, transposed: boo
     r = rng.standard_normal((3, tokens, 2))
     system = np.tril(a, -1) + np.eye(tokens)
     system = system.swapaxes(-1, -2) if transposed else system
-    x = kernels.solve(a, r, transposed)
+    x = triangular.solve(a, r, transposed)
     assert x.shape == (2, 3, tokens, 2)
     np.testing.assert_allclose(x, np.linalg.solve(system, np.broadcast_to(r, x.shape)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("tokens", [*range(1, 10), 16, 17, 33])
+def test_an_inverse_is_that_of_the_strict_lower_part_whatever_stands_above(tokens: int) -> None:
+    rng = np.random.default_rng(tokens)
+    a = rng.standard_normal((2, 3, tokens, tokens)) * 0.4
+    system = np.tril(a, -1) + np.eye(tokens)
+    above = np.where(np.tri(tokens, k=-1) > 0, a, np.nan)
+    np.testing.assert_allclose(triangular.inverse(above), np.linalg.inv(system), atol=1e-12)
+    assert triangular.inverse(a.astype(np.float32)).dtype == np.float32
 
 
 def test_a_solve_survives_keys_that_are_all_alike() -> None:
@@ -201,7 +211,7 @@ def test_a_solve_survives_keys_that_are_all_alike() -> None:
     k = rng.standard_normal(32) + 0.05 * rng.standard_normal((64, 32))
     k /= np.linalg.norm(k, axis=-1, keepdims=True)
     a, r = np.tril(1.9 * k @ k.T, -1), rng.standard_normal((64, 8))
-    x = kernels.solve(a.astype(np.float32), r.astype(np.float32), False)
+    x = triangular.solve(a.astype(np.float32), r.astype(np.float32), False)
     assert x.dtype == np.float32
     true = np.linalg.solve(a + np.eye(64), r)
     assert np.abs(x - true).max() <= 3e-5 * np.abs(true).max()

@@ -17,14 +17,21 @@ from lacc.spec.shapes import Size
 from lacc.tile.interp import interpret
 from lacc.tile.pad import fill_padding
 from lacc.tile.program import Inst, Program, Tiles, verify
-from lacc.tile.rewrite import free_carry_of_solves, meet_once, rebuild
+from lacc.tile.rewrite import (
+    for_chunks,
+    free_carry_of_solves,
+    meet_once,
+    rebuild,
+    solve_by_inverse,
+)
 
 Rewrite = Callable[[Program, str], Program]
 REWRITES: dict[str, Rewrite] = {
     "rebuild": lambda program, carried: rebuild(program, lambda f, n, new: None),
     "free_carry_of_solves": free_carry_of_solves,
     "meet_once": meet_once,
-    "both": lambda program, carried: meet_once(free_carry_of_solves(program, carried), carried),
+    "solve_by_inverse": lambda program, carried: solve_by_inverse(program),
+    "for_chunks": for_chunks,
 }
 each_rewrite = pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
 

@@ -17,7 +17,7 @@ from lacc.spec.shapes import Size
 from lacc.tile.interp import interpret
 from lacc.tile.ops import TILE_OPS
 from lacc.tile.program import Inst, Program, Tiles, verify
-from lacc.tile.rewrite import meet_once
+from lacc.tile.rewrite import meet_once, solve_by_inverse
 
 TOKENS = (1, 2, 3, 4, 5, 8, 9, 17)
 Case = tuple[str, Callable[..., int]]
@@ -115,7 +115,7 @@ def test_every_row_with_a_gradient_has_a_case_and_every_other_row_is_used() -> N
                 x, _, d = program.body[n].ins
                 f.emit(Inst("mul", (x, f.op("prefix", (d,))), None, f.axes(x)))
             met = meet_once(f.finish({"y": len(f.body) - 1, "a": ends[0]}) if ends else program)
-            for p in (program, gradient(program), met):
+            for p in (program, gradient(program), met, solve_by_inverse(program)):
                 used |= {inst.op for inst in p.body}
     assert used | LEAVES >= set(TILE_OPS)
 

@@ -36,6 +36,10 @@ BLOCK_CALLS = 20
 tiles taken out of arrays and put into them."""
 
 
+INVERSE_CALLS = Size.of(64)
+"""Calls into NumPy where a unit lower triangle is inverted by halves."""
+
+
 @dataclass(frozen=True, slots=True)
 class Runs:
     """How a kernel over runs of tokens works, at each of its levels: passes over a tile of its
@@ -138,8 +142,11 @@ def of_instruction(program: Program, n: int) -> Work:
         case "contract":
             return Work(flops, ZERO, entries, ONE, ONE)
         case "solve":
-            calls = Size.of(100) + _scaled(TOKENS, 0.3)
-            return Work(flops, ZERO, entries, TOKENS, calls)
+            return Work(flops, ZERO, entries, TOKENS, INVERSE_CALLS)
+        case "inverse":
+            pairs = extent(program, inst.axes)
+            products = _scaled(pairs * TOKENS, 2 / 3)
+            return Work(products, _scaled(pairs, 4), _scaled(pairs, 8), TOKENS, INVERSE_CALLS)
         case "dense_solve":
             eliminated = extent(program, operands[0].axes) * program.sizes[inst.value[0]]
             return Work(flops + _scaled(eliminated, 2 / 3), ZERO, entries, TOKENS, ONE)

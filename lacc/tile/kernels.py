@@ -354,43 +354,6 @@ def levels_pull(
     return dtotal[..., : d.tokens, :]
 
 
-def solve(a: Array, r: Array, transposed: bool) -> Array:
-    """X with (I + tril(a, -1)) X = r, or with the transpose: a [..., C, C], r and X [..., C, D].
-
-    Substitution by blocks of 16 rows: exact inverses of the diagonal blocks, row by row, and merges
-    between blocks.
-    """
-    tokens = a.shape[-1]
-    size = -(-tokens // 16) * 16
-    a, r = padded(padded(a, -1, size), -2, size), padded(r, -2, size)
-    blocks = range(0, size, 16)
-    diagonal = np.stack([a[..., b : b + 16, b : b + 16] for b in blocks], -3)
-    inverse = np.broadcast_to(np.eye(16, dtype=a.dtype), diagonal.shape).copy()
-    for row in range(1, 16):
-        inverse[..., row, :] -= (diagonal[..., row, None, :row] @ inverse[..., :row, :])[..., 0, :]
-    lead = np.broadcast_shapes(a.shape[:-2], r.shape[:-2])
-    x = np.empty((*lead, *r.shape[-2:]), r.dtype)
-    for n, b in reversed(list(enumerate(blocks))) if transposed else enumerate(blocks):
-        here, there = slice(b, b + 16), slice(b + 16, size) if transposed else slice(0, b)
-        rest = r[..., here, :]
-        if there.start < there.stop:
-            coupling = a[..., there, here].swapaxes(-1, -2) if transposed else a[..., here, there]
-            rest = rest - coupling @ x[..., there, :]
-        inv = inverse[..., n, :, :]
-        x[..., here, :] = (inv.swapaxes(-1, -2) if transposed else inv) @ rest
-    return x[..., :tokens, :]
-
-
-def solve_ranks(a: Array, r: Array, transposed: bool) -> Array:
-    """`solve` for R rows a token, every token's before the next one's: a [..., R, R, C, C], r and X
-    [..., R, C, D]."""
-    ranks, tokens = a.shape[-3:-1]
-    rows = ranks * tokens
-    a = np.moveaxis(a, (-2, -4, -1, -3), (-4, -3, -2, -1)).reshape(*a.shape[:-4], rows, rows)
-    x = solve(a, r.swapaxes(-2, -3).reshape(*r.shape[:-3], rows, r.shape[-1]), transposed)
-    return x.reshape(*x.shape[:-2], tokens, ranks, x.shape[-1]).swapaxes(-2, -3)
-
-
 def scan(a: Array, b: Array) -> Array:
     """h[t] = a[t] h[t-1] + b[t] along axis 0 after moving it there, from h = 0; a broadcasts to
     b."""

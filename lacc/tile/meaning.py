@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lacc.tile import dense, kernels, layout
+from lacc.tile import dense, kernels, layout, triangular
 from lacc.tile.program import Axes
 
 Fn = Callable[..., Any]
@@ -112,10 +112,14 @@ def matrix_pull(value: Any, f: Frame, ct: Any, d: Any) -> Any:
 
 def solve(transposed: bool, f: Frame, a: Any, r: Any) -> Any:
     if len(f.ins[0]) == 2:
-        return untimed(kernels.solve(a, timed(r, f.ins[1]), transposed), f.out)
+        return untimed(triangular.solve(a, timed(r, f.ins[1]), transposed), f.out)
     r = r if len(f.out) == 3 else r[..., None]
-    x = kernels.solve_ranks(a, r, transposed)
+    x = triangular.solve_ranks(a, r, transposed)
     return x if len(f.out) == 3 else x[..., 0]
+
+
+def inverse(value: Any, f: Frame, a: Any) -> Any:
+    return triangular.inverse(a)
 
 
 def dense_solve(value: tuple[str, str], f: Frame, a: Any, b: Any) -> Any:

@@ -224,6 +224,14 @@ _ROWS = (
         "(I + strict lower)⁻¹ r, or its transpose's; with ranks, one system of all of them",
     ),
     TileOp(
+        "inverse",
+        lambda v, a: a,
+        meaning.inverse,
+        None,
+        1,
+        "(I + strict lower)⁻¹",
+    ),
+    TileOp(
         "dense_solve",
         _dense_solve_axes,
         meaning.dense_solve,

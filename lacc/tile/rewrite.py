@@ -85,6 +85,23 @@ def free_carry_of_solves(program: Program, carried: str) -> Program:
     return rebuild(program, rule)
 
 
+def solve_by_inverse(program: Program) -> Program:
+    """Solves as products with the inverse of their system: one inverse serves all that have the
+    system in common, those with its transpose too."""
+    body = program.body
+
+    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
+        inst = body[n]
+        if inst.op != "solve" or len(body[inst.ins[0]].axes) > 2:
+            return None
+        inverse, right = f.op("inverse", (new(inst.ins[0]),)), new(inst.ins[1])
+        if inst.value:
+            return f.rename(f.contract(inverse, right, ("t",)), {"s": "t"})
+        return f.contract(inverse, f.rename(right, {"t": "s"}), ("s",))
+
+    return rebuild(program, rule)
+
+
 def meet_once(program: Program, carried: str = "state") -> Program:
     """``gram(x, y, d)`` beside x · prefix(d) or y · suffix(d) as one walk over the levels that
     gives all three. Not where x · prefix(d) would have to wait for the carried state that y needs,
@@ -121,5 +138,5 @@ def meet_once(program: Program, carried: str = "state") -> Program:
 
 
 def for_chunks(program: Program, carried: str) -> Program:
-    """The program as a target runs it chunk by chunk: both rewrites, in the order they need."""
-    return meet_once(free_carry_of_solves(program, carried), carried)
+    """The program as a target runs it chunk by chunk: all rewrites, in the order they need."""
+    return meet_once(solve_by_inverse(free_carry_of_solves(program, carried)), carried)
