@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from conftest import EXAMPLES, ROOT
 
@@ -39,7 +41,7 @@ def test_every_example_has_a_report_that_fits_a_terminal(path) -> None:
     assert spec.name in shown
     assert max(map(len, shown.splitlines())) <= 100
     for state in spec.states:
-        assert f"\nstate {state.name} " in shown
+        assert re.search(rf"^states? .*\b{state.name} ", shown, re.MULTILINE)
     assert "  stability" in shown and "\nreadout" in shown
 
 
