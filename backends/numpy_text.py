@@ -213,8 +213,9 @@ def _dense_solve(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> T
 def _scan(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     a, b = (f.aligned(x, have, inst.axes) for x, have in zip(ins, axes))
     axis = -len(inst.axes)
+    kind = f'"{inst.value}", ' if inst.value else ""
     moved = [f"np.moveaxis({x.code}, {axis}, 0)" for x in (a, b)]
-    return Text(f"np.moveaxis({inst.op}({moved[0]}, {moved[1]}), 0, {axis})")
+    return Text(f"np.moveaxis({inst.op}({kind}{moved[0]}, {moved[1]}), 0, {axis})")
 
 
 def _row(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
@@ -298,6 +299,8 @@ CALLS: dict[str, Call] = {
     "shift": lambda f, i, x, a: Text(f"shift({x[0].code}, {-len(i.axes)}, back={i.value})"),
     "scan": _scan,
     "scan_back": _scan,
+    "tropical": _scan,
+    "running": lambda f, i, x, a: Text(f"np.cumsum({x[0].code}, {-len(i.axes)})"),
     "solve": _solve,
     "inverse": lambda f, i, x, a: Text(f"inverse({x[0].code})"),
     "dense_solve": _dense_solve,

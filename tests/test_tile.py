@@ -49,6 +49,17 @@ def apart(f: Any, a: int) -> int:
     return int(f.add(a, f.mul(4.0, f.op("eye", (), ("K", "K'")))))
 
 
+def _recurred(f: Tiles, a: int, i: int) -> int:
+    """z[t] = logaddexp(z[t-1] + a, i), its values by one op and its gradient by another."""
+    axes = f.axes(a)
+    whole = f.logaddexp(f.op("tropical", (a, i), "logaddexp"), f.sub(f.op("running", (a,)), 50.0))
+    before = f.op("shift", (f.stop_gradient(whole),), False)
+    start = f.op("place_row", (f.expand(f.const(-50.0), axes[1:]),), False)
+    moved = f.add(f.add(before, start), a)
+    slope = f.sigmoid(f.sub(moved, i))
+    return f.op("instead", (whole, f.op("through_time", (f.logaddexp(moved, i), slope))))
+
+
 FOLD = ("K", "V", "(K V)")
 SOLVED = ("t s,t", "t s,t V")
 ENDS = ("t", "t K")
@@ -71,6 +82,8 @@ CASES: dict[str, list[Case]] = {
     "scan": [
         (axes, lambda f, a, b: f.op("scan", (a, b))) for axes in ("t K,t K", "t,t K V", "t K,t V")
     ],
+    "through_time": [(axes, _recurred) for axes in ("t K,t K", "t,t")],
+    "instead": [("t K", lambda f, x: f.op("instead", (f.exp(x), f.exp(x))))],
     "solve": [
         (axes, lambda f, a, r, v=v: f.op("solve", (f.mul(0.3, a), r), v))
         for axes in SOLVED

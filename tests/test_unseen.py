@@ -90,11 +90,11 @@ CHUNKED = {
     "S_at[t] = sigmoid(fixed) * S_at[t-1] + (class + last) @ dtype.T\n"
     "S[t] = 0.9 * S[t-1] + class @ added_at.T\ndS[t] = S[t-1] + dS[t-1] / 2\n"
     "import = S_at[t].T @ self\nNone = S[t].T @ self + dS[t].T @ class",
+    "a maximum from -inf": "variant x\ninput f, i : scalar\nstate m : scalar = -inf\n"
+    "output o : scalar\nm[t] = max(m[t-1] + f, i)\no = m[t]",
 }
 
 BY_TOKEN = {
-    "a maximum from -inf": "variant x\ninput f, i : scalar\nstate m : scalar = -inf\n"
-    "output o : scalar\nm[t] = max(m[t-1] + f, i)\no = m[t]",
     "a write for each entry": HEAD + MATRIX + "input M : [K, V]\n" + DELTA + "M\no = S[t].T @ q",
 }
 
@@ -160,7 +160,7 @@ def test_debug_with_delays_positions_and_scalar_params() -> None:
 
 
 def test_modes_and_chunks_are_checked_when_compiled() -> None:
-    text = BY_TOKEN["a maximum from -inf"]
+    text = BY_TOKEN["a write for each entry"]
     with pytest.raises(LaccError, match="no mode chunk"):
         compile(text, "numpy", mode="chunk")
     with pytest.raises(LaccError, match="no mode chunk"):

@@ -16,13 +16,14 @@ from __future__ import annotations
 from lacc.analysis.affine import Affine, NotAffine, Product
 from lacc.analysis.decays import factors_of, sum_of
 from lacc.analysis.transition import Factor, LowRank, Obstacle, Recurrence, Write
+from lacc.analysis.tropical import tropical_step
 from lacc.ir.build import Builder
 from lacc.ir.graph import components, fewest_covering
 from lacc.spec.model import Expr, Spec, State
 from lacc.spec.names import is_memory
 from lacc.spec.shapes import ONE
 
-_TROPICAL = {"max": "maxplus", "logaddexp": "logsumexp"}
+_TROPICAL = {"max": "maxplus", "min": "minplus", "logaddexp": "logsumexp"}
 
 
 def recurrences(spec: Spec) -> tuple[Recurrence, ...]:
@@ -42,10 +43,11 @@ def _component(spec: Spec, names: tuple[str, ...]) -> Recurrence:
         obstacle = refusal.obstacle
         if refusal.linear:
             return _refused(names, direction, "affine", "dense", obstacle)
-        kind = _tropical(state)
-        if kind != "nonlinear":
-            obstacle = Obstacle(f"a {kind} recurrence", state.update)
-        return _refused(names, direction, kind, kind, obstacle)
+        tropical = tropical_step(state)
+        if tropical is None:
+            return _refused(names, direction, "nonlinear", "nonlinear", obstacle)
+        kind = _TROPICAL[tropical.op]
+        return Recurrence(names, direction, kind, kind, tropical=tropical)
 
 
 def _refused(
@@ -67,27 +69,6 @@ def _coupled(names: tuple[str, ...], states: list[State]) -> Recurrence:
             if not refusal.linear:
                 return _refused(names, direction, "nonlinear", "nonlinear", refusal.obstacle)
     return _refused(names, direction, "affine", "coupled", obstacle)
-
-
-def _tropical(state: State) -> str:
-    """The kind of ``m = max(m + f, i)`` and ``z = logaddexp(z + f, k)``; "nonlinear" for anything
-    else."""
-    update = state.update
-    if update.op not in _TROPICAL:
-        return "nonlinear"
-    own = [arg for arg in update.args if _holds(arg, state.name)]
-    if len(own) != 1:
-        return "nonlinear"
-    node = own[0]
-    while node.op in ("add", "sub"):
-        if node.op == "sub" and _holds(node.args[1], state.name):
-            return "nonlinear"
-        node = next(arg for arg in node.args if _holds(arg, state.name))
-    return _TROPICAL[update.op] if node.op == "state" else "nonlinear"
-
-
-def _holds(expr: Expr, state: str) -> bool:
-    return any(n.op == "state" and n.value[0] == state for n in expr.walk())
 
 
 def affine_step(state: State) -> Recurrence:

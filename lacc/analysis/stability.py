@@ -65,7 +65,7 @@ def stability(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Stability:
     if recurrence.forgets:
         return Stability("proved", "it has no memory of its own")
     match recurrence.kind:
-        case "maxplus" | "logsumexp":
+        case "maxplus" | "minplus" | "logsumexp":
             return Stability("proved", "a difference between two states is never enlarged")
     norm = _proof(spec, recurrence, ranges)
     if _proves(norm):

@@ -53,6 +53,16 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
+class Tropical:
+    """``m[t] = op(m[t-1] + f, i)``, entry by entry; ``op`` is max, min or logaddexp, and f and i,
+    scalars or of the state's shape, hold no value of m."""
+
+    op: str
+    f: Expr
+    i: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Obstacle:
     """Why a form does not exist: a sentence for the user and the expression it speaks of."""
 
@@ -64,13 +74,14 @@ class Obstacle:
 class Recurrence:
     """One component of the state graph in canonical form.
 
-    kind       "affine" | "maxplus" | "logsumexp" | "nonlinear"
+    kind       "affine" | "maxplus" | "minplus" | "logsumexp" | "nonlinear"
     transition the class, for affine ones: "none" (it is what its token writes), "identity",
                "scalar", "diagonal (rows)", "diagonal (columns)", "diagonal (both sides)",
                "elementwise", "low rank"; "dense" and "coupled" have no canonical form
     decays     factors whose product multiplies S entry by entry; empty for the identity
     erases     low-rank terms; least in number
     obstacle   what keeps it from the chunk form, None where nothing does
+    tropical   the form of a max-plus, min-plus or log-sum-exp recurrence
     """
 
     states: tuple[str, ...]
@@ -81,6 +92,7 @@ class Recurrence:
     erases: tuple[LowRank, ...] = ()
     writes: tuple[Write, ...] = ()
     obstacle: Obstacle | None = None
+    tropical: Tropical | None = None
 
     @property
     def canonical(self) -> bool:

@@ -150,7 +150,7 @@ def of_instruction(program: Program, n: int) -> Work:
         case "dense_solve":
             eliminated = extent(program, operands[0].axes) * program.sizes[inst.value[0]]
             return Work(flops + _scaled(eliminated, 2 / 3), ZERO, entries, TOKENS, ONE)
-        case "scan" | "scan_back":
+        case "scan" | "scan_back" | "tropical":
             return Work(ZERO, flops, entries, ZERO, _scaled(TOKENS, 3))
     return Work(ZERO, flops, entries, ZERO, ONE)
 

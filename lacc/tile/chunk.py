@@ -18,6 +18,7 @@ from lacc.tile.lower import Naming
 from lacc.tile.program import Axes, Program, verify
 from lacc.tile.reads import Read, Reader
 from lacc.tile.scanned import Scanned
+from lacc.tile.tropical import TropicalScan
 from lacc.tile.written import Written
 
 
@@ -25,6 +26,8 @@ def carried_by(reader: Reader, form: Form) -> Carried:
     """What carries the states of one recurrence through a chunk."""
     if form.recurrence.forgets:
         return Written(reader, form)
+    if form.recurrence.tropical is not None:
+        return TropicalScan(reader, form)
     return Contracted(reader, form) if form.contracted else Scanned(reader, form)
 
 

@@ -215,7 +215,8 @@ def _forms(spec: Spec, found: Iterable[Recurrence]) -> dict[str, Form]:
     ranges = Ranges(spec)
     affine = {r.states[0]: r for r in found if r.canonical}
     shown = _shown(spec, affine)
-    return {
+    scans = {r.states[0]: Form(r, (), False) for r in found if r.tropical is not None}
+    return scans | {
         name: Form(
             recurrence,
             tuple(decay_of(factor, ranges) for factor in recurrence.decays),

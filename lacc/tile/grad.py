@@ -93,6 +93,13 @@ class _Elementwise:
         return lambda *xs: _Ref(self._f.ew(op, *map(self._of, xs)))
 
 
+def partials(f: Tiles, op: str, y: int, ins: tuple[int, ...]) -> tuple[int | None, ...]:
+    """The derivatives of an elementwise value by its operands, None where there is none."""
+    rule = OPS[op].grad
+    assert rule is not None, f"{op} has no gradient rule"
+    return _by_table(f, rule, f.const(1.0), y, ins)
+
+
 def _by_table(
     f: Tiles, rule: Callable[..., Any], ct: int, y: int, ins: tuple[int, ...]
 ) -> tuple[int | None, ...]:

@@ -370,3 +370,12 @@ def scan_back(a: Array, b: Array) -> Array:
     for t in reversed(range(len(h))):
         h[t] = b[t] if t == len(h) - 1 else a[t + 1] * h[t + 1] + b[t]
     return h
+
+
+def tropical(op: str, f: Array, i: Array) -> Array:
+    """m[t] = op(m[t-1] + f[t], i[t]) along axis 0, from m = i at the first; f broadcasts to i."""
+    join = {"max": np.maximum, "min": np.minimum, "logaddexp": np.logaddexp}[op]
+    m = np.array(np.broadcast_to(i, np.broadcast_shapes(f.shape, i.shape)))
+    for t in range(1, len(m)):
+        m[t] = join(m[t - 1] + f[t], m[t])
+    return m

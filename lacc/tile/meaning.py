@@ -141,6 +141,14 @@ def along_time(fn: Fn) -> Fn:
     return run
 
 
+def tropical(op: str, f: Frame, a: Any, b: Any) -> Any:
+    return along_time(lambda a, b: kernels.tropical(op, a, b))(None, f, a, b)
+
+
+def running(value: Any, f: Frame, a: Any) -> Any:
+    return np.cumsum(a, -len(f.out))
+
+
 def row(last: bool, f: Frame, a: Any) -> Any:
     return np.take(a, -1 if last else 0, axis=-len(f.ins[0]))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lacc.ir.ops import OPS
 from lacc.tile.program import Inst, Program, Tiles, prune
-from lacc.tile.split import reaches
+from lacc.tile.split import phases, reaches
 
 Rule = Callable[[Tiles, int, Callable[[int], int]], int | None]
 
@@ -137,6 +138,76 @@ def meet_once(program: Program, carried: str = "state") -> Program:
     return rebuild(program, rule)
 
 
+def plain(program: Program) -> Program:
+    """The program without what only its gradient needed: values that stand for others."""
+
+    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
+        inst = program.body[n]
+        return new(inst.ins[0]) if inst.op in ("instead", "through_time") else None
+
+    return rebuild(program, rule)
+
+
+def free_carry_of_scans(program: Program, carried: str) -> Program:
+    """A scan that is carried from the chunk behind, which reaches it at its end alone, becomes two
+    that are not: back(a, b + end(d)) = back(a, b) + back(a, end(1)) d."""
+    body = program.body
+    phase, groups = phases(program, carried)
+    loops = range(1, 2 * len(groups), 2)
+
+    def terms(n: int) -> list[int]:
+        return [t for i in body[n].ins for t in terms(i)] if body[n].op == "add" else [n]
+
+    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
+        inst = body[n]
+        if inst.op != "scan_back" or phase[n] not in loops:
+            return None
+        parts = terms(inst.ins[1])
+        ends = [t for t in parts if body[t].op == "place_row" and body[t].value]
+        if not ends:
+            return None
+        a, total = new(inst.ins[0]), f.expand(f.const(0.0), inst.axes)
+        for t in (t for t in parts if t not in ends):
+            total = f.add(total, new(t))
+        if len(ends) < len(parts):
+            total = f.op("scan_back", (a, f.expand(total, inst.axes)))
+        one = f.op("row", (f.expand(f.const(1.0), inst.axes),), True)
+        weight = f.op("scan_back", (a, f.op("place_row", (one,), True)))
+        for t in ends:
+            total = f.add(total, f.mul(weight, new(body[t].ins[0])))
+        return f.expand(total, inst.axes)
+
+    return rebuild(program, rule)
+
+
+def rows_first(program: Program, carried: str) -> Program:
+    """A row of a carried elementwise value as that value of rows: the carry is left with one
+    token's work."""
+    body = program.body
+    phase, groups = phases(program, carried)
+    loops = range(1, 2 * len(groups), 2)
+
+    def row(f: Tiles, n: int, last: bool, new: Callable[[int], int]) -> int:
+        inst = body[n]
+        if "t" not in inst.axes:
+            return new(n)
+        if inst.op == "place_row" and inst.value == last:
+            return new(inst.ins[0])
+        if inst.op not in OPS or phase[n] not in loops:
+            return f.op("row", (new(n),), last)
+        value = f.ew(inst.op, *(row(f, i, last, new) for i in inst.ins))
+        return f.expand(value, tuple(a for a in inst.axes if a != "t"))
+
+    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
+        inst = body[n]
+        if inst.op != "row" or phase[n] not in loops:
+            return None
+        return row(f, inst.ins[0], inst.value, new)
+
+    return rebuild(program, rule)
+
+
 def for_chunks(program: Program, carried: str) -> Program:
     """The program as a target runs it chunk by chunk: all rewrites, in the order they need."""
+    program = rows_first(free_carry_of_scans(plain(program), carried), carried)
     return meet_once(solve_by_inverse(free_carry_of_solves(program, carried)), carried)
