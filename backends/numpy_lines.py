@@ -23,8 +23,8 @@ IN_PLACE = {"add": "+", "sub": "-", "mul": "*"}
 INTO = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply"}
 SEVERAL = ("meet", "meet_pull", "decayed_pull")  # ops with three results
 KERNELS, LAYOUT = "lacc.tile.kernels", "lacc.tile.layout"
-DENSE, TRIANGULAR = "lacc.tile.dense", "lacc.tile.triangular"
-TILES = (KERNELS, TRIANGULAR, LAYOUT, DENSE)
+DENSE, TRIANGULAR, SCANS = "lacc.tile.dense", "lacc.tile.triangular", "lacc.tile.scans"
+TILES = (KERNELS, TRIANGULAR, LAYOUT, DENSE, SCANS)
 SCALARS, SAMPLERS = "lacc.ir.scalars", "lacc.library.samplers"
 RESERVED = (
     "np",
@@ -279,7 +279,7 @@ class Writer:
             return self.uses[n] < 2 or text.code.isidentifier()
         if inst.op == "expand":
             return self.uses[n] < 2
-        simple = inst.op in ELEMENTWISE or inst.op in ("contract", "mask", "sum", "row")
+        simple = inst.op in ELEMENTWISE or inst.op in ("contract", "mask", "sum", "row", "entry")
         repeated = any(
             self.program.body[user].op == "silu"
             for user in range(n + 1, len(self.program.body))

@@ -218,6 +218,27 @@ def _scan(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     return Text(f"np.moveaxis({inst.op}({kind}{moved[0]}, {moved[1]}), 0, {axis})")
 
 
+def _chain(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    row, column = inst.value
+    rest = tuple(x for x in inst.axes if x not in (row, "t"))
+    a = f.aligned(ins[0], axes[0], ("t", row, column, *rest))
+    b = f.aligned(ins[1], axes[1], ("t", row, *rest))
+    run = Text(f"{inst.op}({a.code}, {b.code}, {len(rest)})")
+    return f.moved(run, ("t", row, *rest), inst.axes)
+
+
+def _stack(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    rest = tuple(x for x in inst.axes if x != inst.value)
+    parts = [f.aligned(x, have, rest).code for x, have in zip(ins, axes)]
+    return Text(f"stacked({_at(f, inst.value, inst.axes)}, {', '.join(parts)})")
+
+
+def _entry(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    axis, n = inst.value
+    rest = ", :" * -(_at(f, axis, axes[0]) + 1)
+    return Text(f"{ins[0].within(ATOM)}[..., {n}{rest}]")
+
+
 def _row(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     rest = ", :" * (len(axes[0]) - 1)
     return Text(f"{ins[0].within(ATOM)}[..., {-1 if inst.value else 0}{rest}]")
@@ -299,6 +320,10 @@ CALLS: dict[str, Call] = {
     "shift": lambda f, i, x, a: Text(f"shift({x[0].code}, {-len(i.axes)}, back={i.value})"),
     "scan": _scan,
     "scan_back": _scan,
+    "chain": _chain,
+    "chain_back": _chain,
+    "stack": _stack,
+    "entry": _entry,
     "tropical": _scan,
     "running": lambda f, i, x, a: Text(f"np.cumsum({x[0].code}, {-len(i.axes)})"),
     "solve": _solve,

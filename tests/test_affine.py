@@ -267,7 +267,7 @@ def test_states_that_need_one_another_are_affine_or_not(first: str, second: str,
     text = HEAD.replace("state S", "state M : [K, V]\nstate S") + f"{first}\nM[t] = {second}\n"
     (recurrence,) = driver.analyse(driver.load(text)).recurrences
     assert recurrence.kind == kind
-    assert recurrence.obstacle is not None
+    assert (recurrence.coupling is None) == (recurrence.obstacle is not None) == (kind != "affine")
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,15 @@ def apart(f: Any, a: int) -> int:
     return int(f.add(a, f.mul(4.0, f.op("eye", (), ("K", "K'")))))
 
 
+def coupled(f: Any, op: str, n: int, a: int, b: int) -> int:
+    """A chain of n states, with a 0 and both signs in its matrices and what is added."""
+    states = range(n)
+    a = f.expand(a, ("t",))
+    rows = [f.stack([f.mul(a, 0.3 * (i - j)) for j in states], "@j") for i in states]
+    added = f.stack([f.mul(b, 1.0 - i) for i in states], "@i")
+    return f.op(op, (f.stack(rows, "@i"), added), ("@i", "@j"))
+
+
 def _recurred(f: Tiles, a: int, i: int) -> int:
     """z[t] = logaddexp(z[t-1] + a, i), its values by one op and its gradient by another."""
     axes = f.axes(a)
@@ -81,6 +90,20 @@ CASES: dict[str, list[Case]] = {
     "shift": [("t K", lambda f, x, v=v: f.op("shift", (x,), v)) for v in (True, False)],
     "scan": [
         (axes, lambda f, a, b: f.op("scan", (a, b))) for axes in ("t K,t K", "t,t K V", "t K,t V")
+    ],
+    "chain": [
+        (axes, lambda f, a, b, n=n: coupled(f, "chain", n, a, b))
+        for n in (2, 3)
+        for axes in ("t,t K", "t K,t", "t K,t K V", "K,t s")
+    ],
+    "chain_back": [
+        (axes, lambda f, a, b, n=n: coupled(f, "chain_back", n, a, b))
+        for n in (2, 3)
+        for axes in ("t,t K", "t K,t")
+    ],
+    "stack": [("t,t K,K", lambda f, *xs: f.stack(xs, "@i"))],
+    "entry": [
+        ("t,t K", lambda f, *xs, n=n: f.entry(f.tanh(f.stack(xs, "@i")), "@i", n)) for n in (0, 1)
     ],
     "through_time": [(axes, _recurred) for axes in ("t K,t K", "t,t")],
     "instead": [("t K", lambda f, x: f.op("instead", (f.exp(x), f.exp(x))))],

@@ -14,13 +14,13 @@ free indices o0, o1:
 from __future__ import annotations
 
 from lacc.analysis.affine import Affine, NotAffine, Product
+from lacc.analysis.coupled import coupled_step
 from lacc.analysis.decays import factors_of, sum_of
 from lacc.analysis.transition import Factor, LowRank, Obstacle, Recurrence, Write
 from lacc.analysis.tropical import tropical_step
 from lacc.ir.build import Builder
 from lacc.ir.graph import components, fewest_covering
 from lacc.spec.model import Expr, Spec, State
-from lacc.spec.names import is_memory
 from lacc.spec.shapes import ONE
 
 _TROPICAL = {"max": "maxplus", "min": "minplus", "logaddexp": "logsumexp"}
@@ -35,7 +35,7 @@ def _component(spec: Spec, names: tuple[str, ...]) -> Recurrence:
     states = [spec.state(name) for name in names]
     direction = states[0].direction
     if len(states) > 1:
-        return _coupled(names, states)
+        return coupled_step(states)
     (state,) = states
     try:
         return affine_step(state)
@@ -54,21 +54,6 @@ def _refused(
     names: tuple[str, ...], direction: str, kind: str, transition: str, obstacle: Obstacle
 ) -> Recurrence:
     return Recurrence(names, direction, kind, transition, obstacle=obstacle)
-
-
-def _coupled(names: tuple[str, ...], states: list[State]) -> Recurrence:
-    """States that need one another, linear in all of them or not."""
-    own = ", ".join(name for name in names if not is_memory(name))
-    reason = f"the states {own} need one another"
-    direction, obstacle = states[0].direction, Obstacle(reason, states[0].update)
-    for state in states:
-        affine = Affine(Builder(state.span), lambda leaf: leaf.value[0] in names)
-        try:
-            affine.terms(state.update, affine.indices(state.update))
-        except NotAffine as refusal:
-            if not refusal.linear:
-                return _refused(names, direction, "nonlinear", "nonlinear", refusal.obstacle)
-    return _refused(names, direction, "affine", "coupled", obstacle)
 
 
 def affine_step(state: State) -> Recurrence:

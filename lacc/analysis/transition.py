@@ -53,6 +53,81 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
+class Added:
+    """A term that a token adds to coupled states: the product of ``factors``, none of them a
+    scalar, times the scalar in ``scales`` of each state (None: not to that one), times w_r where
+    ``read`` is r."""
+
+    factors: tuple[Factor, ...]
+    scales: tuple[Expr | None, ...]
+    read: int | None = None
+
+    def on(self, axes: Axes) -> Expr | None:
+        """The factor on exactly these axes."""
+        return next((f.expr for f in self.factors if f.axes == axes), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Coupling:
+    """The step of n states X_j that need one another, on their values of the token before:
+
+        X_i  <-  Σ_j kept_ij ⊙ X_j  +  Σ added_i                    w_r = Σ_j reads_rjᵀ X_j
+
+    kept   a product of factors for each i and j, None where i does not take from j
+    reads  one row for each r and j, None where w_r does not read j; they contract ``axis``
+    """
+
+    kept: tuple[tuple[tuple[Factor, ...] | None, ...], ...]
+    added: tuple[Added, ...]
+    reads: tuple[tuple[Expr | None, ...], ...] = ()
+    axis: int = 0
+
+    @property
+    def scalar(self) -> bool:
+        """Whether every kept factor is a scalar."""
+        return all(not f.axes for row in self.kept for factors in row for f in factors or ())
+
+    @property
+    def separable(self) -> bool:
+        """Whether every term that is added is a product of a factor per axis."""
+        return all(len(f.axes) < 2 for added in self.added for f in added.factors)
+
+    def partner(self, read: Added) -> tuple[Added, int] | None:
+        """The write that shares column and scalars with all that a read adds, so that one solve
+        serves both, and its sign beside it."""
+        if len([a for a in self.added if a.read == read.read]) > 1:
+            return None
+        for write in self.added:
+            sign = _sign(read.scales, write.scales)
+            column = write.on((self.axis,)) is read.on((self.axis,))
+            if write.read is None and sign and column and len(write.factors) == 2:
+                return write, sign
+        return None
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Every expression in it."""
+        kept = (f.expr for row in self.kept for factors in row for f in factors or ())
+        added = (e for a in self.added for e in (*(f.expr for f in a.factors), *a.scales) if e)
+        return (*kept, *added, *(row for rows in self.reads for row in rows if row))
+
+
+def _sign(a: tuple[Expr | None, ...], b: tuple[Expr | None, ...]) -> int:
+    """1 where the two are the same expressions, -1 where one is the negative of the other, else
+    0."""
+    if all(x is y for x, y in zip(a, b)):
+        return 1
+    negative = all(
+        x is y is None or (x is not None and y is not None and _negates(x, y)) for x, y in zip(a, b)
+    )
+    return -1 if negative else 0
+
+
+def _negates(x: Expr, y: Expr) -> bool:
+    return (x.op == "neg" and x.args[0] is y) or (y.op == "neg" and y.args[0] is x)
+
+
+@dataclass(frozen=True, slots=True)
 class Tropical:
     """``m[t] = op(m[t-1] + f, i)``, entry by entry; ``op`` is max, min or logaddexp, and f and i,
     scalars or of the state's shape, hold no value of m."""
@@ -77,7 +152,8 @@ class Recurrence:
     kind       "affine" | "maxplus" | "minplus" | "logsumexp" | "nonlinear"
     transition the class, for affine ones: "none" (it is what its token writes), "identity",
                "scalar", "diagonal (rows)", "diagonal (columns)", "diagonal (both sides)",
-               "elementwise", "low rank"; "dense" and "coupled" have no canonical form
+               "elementwise", "low rank"; "dense" has no canonical form, "coupled" one of several
+               states, in ``coupling``
     decays     factors whose product multiplies S entry by entry; empty for the identity
     erases     low-rank terms; least in number
     obstacle   what keeps it from the chunk form, None where nothing does
@@ -92,6 +168,7 @@ class Recurrence:
     erases: tuple[LowRank, ...] = ()
     writes: tuple[Write, ...] = ()
     obstacle: Obstacle | None = None
+    coupling: Coupling | None = None
     tropical: Tropical | None = None
 
     @property

@@ -20,9 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lacc.analysis.transition import LowRank, Write
-from lacc.spec.shapes import ONE, Size
 from lacc.tile.carried import Carried, Form
-from lacc.tile.program import RANK, Axes
+from lacc.tile.program import RANK, Axes, Tiles
 from lacc.tile.reads import Reader
 
 Term = dict[int, int]
@@ -98,13 +97,6 @@ class Canonical(Carried):
                 value = f.mul(value, f.op("prefix", (runs,)))
         return value
 
-    def summed(self, pairs: int, written: int | None) -> int:
-        """Σ over s of pairs[t, s] · written[s]; None: a vector state's writes, that are all in the
-        pairs."""
-        if written is None:
-            return self.f.sum(pairs, ("s",))
-        return self.f.contract(pairs, self.f.rename(written, {"t": "s"}), ("s",))
-
     # ---- writing
     # ---------------------------------------------------------------------------------------------
 
@@ -144,16 +136,8 @@ class Canonical(Carried):
         partners = [self.recurrence.partner(erase) for erase in erases]
         own = {id(w): t for w, t in zip(self.recurrence.writes, terms)}
         free = [t for w, t in zip(self.recurrence.writes, terms) if w not in partners]
-        time = ("t", "s")
-        system = self._stacked(
-            [
-                self._stacked([self.pairs(axis, b, a, strict=True) for a in columns], time, 1)
-                for b in rows
-            ],
-            time,
-        )
-        stacked = self._stacked(rows, ("t", label))
-        right = self.from_start(axis, stacked, strict=True)
+        pairs = [[self.pairs(axis, b, a, strict=True) for a in columns] for b in rows]
+        right = self.from_start(axis, ranked(f, rows), strict=True)
         known = []
         for row, partner in zip(rows, partners):
             total = None if partner is None else own[id(partner)][other]
@@ -165,36 +149,22 @@ class Canonical(Carried):
             rest = tuple(a for n, a in enumerate(self.own) if n != axis)
             zero = f.const(0.0)
             given = [f.expand(zero if x is None else x, ("t", *rest)) for x in known]
-            right = f.add(self._stacked(given, ("t", *rest)), right)
-        solved = f.op("solve", (f.neg(system), right), False)
-        for n, column in enumerate(columns):
-            value = self._taken(solved, n, len(columns))
+            right = f.add(ranked(f, given), right)
+        for column, value in zip(columns, solved(f, pairs, right)):
             if len(self.own) == 1:
                 free.append({axis: f.mul(column, value)})
             else:
                 free.append({axis: column, other: value})
         return free
 
-    def _stacked(self, parts: list[int], first: Axes, role: int = 0) -> int:
-        """One tile of all ``parts`` over ``first``, with their rank as an axis; a single part as it
-        is."""
-        if len(parts) == 1:
-            return parts[0]
-        f = self.f
-        label = RANK[role]
-        f.sizes[label] = Size.of(len(parts))
-        units = tuple(f"{label}|{n}" for n in range(len(parts)))
-        for unit in units:
-            f.sizes[unit] = ONE
-        aligned = [
-            f.arrange(part, (unit, *f.axes(part), *first)) for part, unit in zip(parts, units)
-        ]
-        return f.op("concat", tuple(aligned), (label, units))
 
-    def _taken(self, solved: int, n: int, rank: int) -> int:
-        """Part ``n`` of a stacked tile."""
-        if rank == 1:
-            return solved
-        unit = f"{RANK[0]}|{n}"
-        taken = self.f.op("take", (solved,), (RANK[0], unit, Size.of(n), 1))
-        return self.f.sum(taken, (unit,))
+def ranked(f: Tiles, parts: Sequence[int], role: int = 0) -> int:
+    """One tile of all ``parts``, with their rank as an axis; a single part as it is."""
+    return parts[0] if len(parts) == 1 else f.stack(parts, RANK[role])
+
+
+def solved(f: Tiles, pairs: Sequence[Sequence[int]], right: int) -> list[int]:
+    """The w_r of (I - ``pairs``) W = ``right``, pairs [t, s] of every two ranks."""
+    system = f.neg(ranked(f, [ranked(f, row, 1) for row in pairs]))
+    found = f.op("solve", (system, right), False)
+    return [found] if len(pairs) == 1 else [f.entry(found, RANK[0], r) for r in range(len(pairs))]

@@ -47,6 +47,13 @@ class Carried(ABC):
         first = self.f.op("place_row", (self.start(name),), False)
         return self.f.add(self.f.op("shift", (after,), False), first)
 
+    def summed(self, pairs: int, written: int | None) -> int:
+        """Σ over s of pairs[t, s] · written[s]; None: a vector state's writes, that are all in the
+        pairs."""
+        if written is None:
+            return self.f.sum(pairs, ("s",))
+        return self.f.contract(pairs, self.f.rename(written, {"t": "s"}), ("s",))
+
     def read_by(self, name: str, axis: int, query: int, strict: bool) -> int:
         """Σ over ``axis`` of query · S[t] (S[t-1] where ``strict``), for all tokens of the
         chunk."""

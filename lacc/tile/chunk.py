@@ -14,6 +14,7 @@ from lacc.ir.graph import needs
 from lacc.spec.model import Expr, Spec
 from lacc.tile.carried import Carried, Form
 from lacc.tile.contracted import Contracted
+from lacc.tile.coupled import Coupled
 from lacc.tile.lower import Naming
 from lacc.tile.program import Axes, Program, verify
 from lacc.tile.reads import Read, Reader
@@ -24,6 +25,8 @@ from lacc.tile.written import Written
 
 def carried_by(reader: Reader, form: Form) -> Carried:
     """What carries the states of one recurrence through a chunk."""
+    if form.recurrence.coupling is not None:
+        return Coupled(reader, form)
     if form.recurrence.forgets:
         return Written(reader, form)
     if form.recurrence.tropical is not None:

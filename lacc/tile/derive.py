@@ -213,21 +213,26 @@ def _unlowered(spec: Spec) -> Obstacle | None:
 
 def _forms(spec: Spec, found: Iterable[Recurrence]) -> dict[str, Form]:
     ranges = Ranges(spec)
-    affine = {r.states[0]: r for r in found if r.canonical}
+    affine = {name: r for r in found if r.canonical or r.coupling for name in r.states}
     shown = _shown(spec, affine)
     scans = {r.states[0]: Form(r, (), False) for r in found if r.tropical is not None}
     return scans | {
         name: Form(
             recurrence,
             tuple(decay_of(factor, ranges) for factor in recurrence.decays),
-            name not in shown and _separable(recurrence) and not recurrence.forgets,
+            _separable(recurrence)
+            and shown.isdisjoint(recurrence.states)
+            and not recurrence.forgets,
         )
         for name, recurrence in affine.items()
     }
 
 
 def _separable(recurrence: Recurrence) -> bool:
-    """Whether decays and writes are products of a factor per axis."""
+    """Whether decays and writes are products of a factor per axis; what states that need one
+    another keep must be scalars."""
+    if recurrence.coupling is not None:
+        return recurrence.coupling.scalar and recurrence.coupling.separable
     factors = [*recurrence.decays, *(f for write in recurrence.writes for f in write.factors)]
     return all(len(factor.axes) < 2 for factor in factors)
 
@@ -238,6 +243,7 @@ def _shown(spec: Spec, affine: dict[str, Recurrence]) -> set[str]:
     for state in spec.states:
         if state.name in affine:
             recurrence = affine[state.name]
+            roots += recurrence.coupling.expressions if recurrence.coupling else ()
             roots += [f.expr for f in recurrence.decays]
             roots += [f.expr for write in recurrence.writes for f in write.factors]
             roots += [expr for erase in recurrence.erases for expr in (erase.a, erase.b)]

@@ -72,6 +72,11 @@ def join(axis: int, *parts: Tile) -> Tile:
     return np.concatenate(wide, axis)
 
 
+def stacked(axis: int, *parts: Tile) -> Tile:
+    """Parts as the entries of a new axis; they broadcast."""
+    return np.stack(np.broadcast_arrays(*parts), axis, dtype=np.result_type(*parts))
+
+
 def fold(x: Tile) -> Tile:
     """The last two axes as one, row-major."""
     return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lacc.tile import dense, kernels, layout, triangular
+from lacc.tile import dense, kernels, layout, scans, triangular
 from lacc.tile.program import Axes
 
 Fn = Callable[..., Any]
@@ -139,6 +139,33 @@ def along_time(fn: Fn) -> Fn:
         return np.moveaxis(fn(np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)), 0, axis)
 
     return run
+
+
+def chain(back: bool) -> Fn:
+    """A kernel over matrices and entries of the states of each token."""
+    kernel = scans.chain_back if back else scans.chain
+
+    def run(value: Any, f: Frame, a: Any, b: Any) -> Any:
+        row, column = value
+        rest = tuple(x for x in f.out if x not in (row, "t"))
+        a = place(a, f.ins[0], ("t", row, column, *rest))
+        b = place(b, f.ins[1], ("t", row, *rest))
+        lead = max(a.ndim - 1, b.ndim)
+        a, b = a[(None,) * (lead + 1 - a.ndim)], b[(None,) * (lead - b.ndim)]
+        return place(kernel(a, b, len(rest)), ("t", row, *rest), f.out)
+
+    return run
+
+
+def stack(axis: str, f: Frame, *parts: Any) -> Any:
+    rest = tuple(x for x in f.out if x != axis)
+    placed = (place(part, have, rest) for part, have in zip(parts, f.ins))
+    return layout.stacked(f.out.index(axis) - len(f.out), *placed)
+
+
+def entry(value: Any, f: Frame, a: Any) -> Any:
+    axis, n = value
+    return np.take(a, n, axis=f.ins[0].index(axis) - len(f.ins[0]))
 
 
 def tropical(op: str, f: Frame, a: Any, b: Any) -> Any:

@@ -89,6 +89,35 @@ def _scan_grad(f: Any, ct: int, y: int, value: Any, a: int, b: int) -> tuple[int
     return f.pull(back, f.op("shift", (y,), False)), back
 
 
+def _chain_axes(value: Any, a: Axes, b: Axes) -> Axes:
+    return (*b, *(x for x in a if x not in (*b, value[1])))
+
+
+def _chain_grad(adjoint: str) -> Fn:
+    """The adjoint chain λ of the cotangent; that of a[t] is λ[t] h[t-1]ᵀ, h and λ the forward and
+    the backward one of the two."""
+
+    def rule(f: Any, ct: int, y: int, value: Any, a: int, b: int) -> tuple[int, int]:
+        row, column = value
+        pulled = f.op(adjoint, (a, ct), value)
+        ahead, behind = (pulled, y) if adjoint == "chain_back" else (y, pulled)
+        before = f.op("shift", (f.rename(behind, {row: column}),), False)
+        over = [x for x in (*f.axes(ahead), *f.axes(before)) if x not in f.axes(a)]
+        return f.contract(ahead, before, over), pulled
+
+    return rule
+
+
+def _stack_grad(f: Any, ct: int, y: int, axis: str, *parts: int) -> tuple[int, ...]:
+    return tuple(f.entry(ct, axis, n) for n in range(len(parts)))
+
+
+def _entry_grad(f: Any, ct: int, y: int, value: Any, a: int) -> tuple[int]:
+    axis, n = value
+    none = f.expand(f.const(0.0), f.axes(ct))
+    return (f.stack([ct if k == n else none for k in range(f.sizes[axis].constant)], axis),)
+
+
 def _pulled(op: str) -> Fn:
     """The rule of an op whose cotangents come from one kernel, a pick for each operand."""
 
@@ -214,6 +243,38 @@ _ROWS = (
         None,
         2,
         "the adjoint of scan",
+    ),
+    TileOp(
+        "chain",
+        _chain_axes,
+        meaning.chain(False),
+        _chain_grad("chain_back"),
+        2,
+        "h[t] = a[t] h[t-1] + b[t] from 0, of matrices a over two axes and an h over the first",
+    ),
+    TileOp(
+        "chain_back",
+        _chain_axes,
+        meaning.chain(True),
+        _chain_grad("chain"),
+        2,
+        "the adjoint of chain",
+    ),
+    TileOp(
+        "stack",
+        lambda v, *ins: tuple(dict.fromkeys((*(x for axes in ins for x in axes), v))),
+        meaning.stack,
+        _stack_grad,
+        0,
+        "tiles as the entries of a new axis",
+    ),
+    TileOp(
+        "entry",
+        lambda v, a: tuple(x for x in a if x != v[0]),
+        meaning.entry,
+        _entry_grad,
+        0,
+        "one entry of an axis",
     ),
     TileOp(
         "tropical",

@@ -8,7 +8,7 @@ there are no transposes and no layouts in a program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from lacc.spec.shapes import Size
 Axes = tuple[str, ...]
 TIME: Axes = ("t", "s")
 RANK: Axes = ("#", "#'")  # low-rank terms of one token, in the roles of rows and of columns
+STATES: Axes = ("@i", "@j", "@k")  # states that need one another: rows, columns, those at the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,11 @@ class Program:
 
 
 def ordered(axes: Iterable[str]) -> Axes:
-    """Axes without repeats: ranks, then time, the others in order of appearance."""
+    """Axes without repeats: ranks, time, coupled states, the others in order of appearance."""
     seen = dict.fromkeys(axes)
     ranks = sorted((a for a in seen if a[0] == RANK[0]), key=lambda a: a.partition("|")[0])
-    time = [a for a in TIME if a in seen]
-    return (*ranks, *time, *(a for a in seen if a not in ranks and a not in time))
+    first = (*ranks, *(a for a in (*TIME, *STATES) if a in seen))
+    return (*first, *(a for a in seen if a not in first))
 
 
 class Tiles:
@@ -159,6 +160,10 @@ class Tiles:
                 return self.const(a + b)
             case ("neg", [float(a)]):
                 return self.const(-a)
+        if op == "add":
+            first, second = (self.body[i] for i in ins)
+            if first.op == second.op == "stack" and first.value == second.value:
+                return self.stack(list(map(self.add, first.ins, second.ins)), first.value)
         if op == "neg" and self.body[ins[0]].op == "neg":
             return self.body[ins[0]].ins[0]
         if op in ("mul", "add", "sub", "div"):
@@ -241,6 +246,18 @@ class Tiles:
         if not over:
             return v
         return self.emit(Inst("sum", (v,), over, tuple(a for a in self.axes(v) if a not in over)))
+
+    def stack(self, parts: Sequence[int], axis: str) -> int:
+        """Tiles as the entries of a new axis; they broadcast."""
+        self.sizes[axis] = Size.of(len(parts))
+        return self.op("stack", tuple(parts), axis)
+
+    def entry(self, v: int, axis: str, n: int) -> int:
+        """Entry ``n`` of an axis; of a stack, what stands there."""
+        inst = self.body[v]
+        if inst.op == "stack" and inst.value == axis:
+            return self.expand(inst.ins[n], (a for a in inst.axes if a != axis))
+        return self.op("entry", (v,), (axis, n))
 
     def op(self, op: str, ins: tuple[int, ...], value: object = None) -> int:
         """Any other row of `lacc.tile.ops`; its type rule gives the axes."""
