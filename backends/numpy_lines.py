@@ -324,20 +324,22 @@ def _full(program: Program) -> frozenset[int]:
 def dim_lines(program: Program, code: list[str]) -> list[str]:
     """Names of dims that lines use, read from ``dims``."""
     used = words("\n".join(code))
-    found = sorted((_dims(program) & used) - unnamed(program))
+    found = sorted((all_dims(program) & used) - unnamed(program))
     if not found:
         return []
     got = ", ".join(f'dims["{d}"]' for d in found)
     return [f"{', '.join(found)} = {got}"]
 
 
-def _dims(program: Program) -> set[str]:
-    return {d for size in program.sizes.values() for d in size.dims}
+def all_dims(program: Program) -> set[str]:
+    """The dims of axes, and of sizes that are numbers."""
+    numbers = [inst.value for inst in program.body if inst.op == "size"]
+    return {d for size in (*program.sizes.values(), *numbers) for d in size.dims}
 
 
 def unnamed(program: Program) -> set[str]:
     """Dims that no variable is named after, for that name is taken."""
-    return _dims(program) & {*RESERVED, *taken(), *keyword.kwlist, *dir(builtins)}
+    return all_dims(program) & {*RESERVED, *taken(), *keyword.kwlist, *dir(builtins)}
 
 
 def lengths(program: Program) -> dict[str, str]:

@@ -14,6 +14,7 @@ from lacc.backends.numpy_lines import (
     Function,
     Names,
     Writer,
+    all_dims,
     dim_lines,
     identifier,
     lengths,
@@ -131,7 +132,7 @@ class _Direction:
             if inst.op == "pick":
                 self.phase[n] = self.phase[inst.ins[0]]
         self.last = 0 if owner.token else 2 * len(self.loops)
-        self.local = _locals(owner, {d for s in program.sizes.values() for d in s.dims})
+        self.local = _locals(owner, all_dims(program))
         self.names = Variables(program, self.local.used)
         for n, inst in enumerate(program.body):
             if inst.op == "load":

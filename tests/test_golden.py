@@ -41,7 +41,7 @@ SPELLINGS = {
         "examples/mamba2.la", names={"Bm": "B", "Dskip": "D", "o": "y", "S": "h", "S0": "h"}
     ),
     "mamba1": Spelling(
-        "tests/specs/mamba1.la",
+        "examples/mamba1.la",
         names={"Bm": "B", "Dskip": "skip", "o": "y", "h0": "h"},
         headless=True,
     ),

@@ -277,9 +277,14 @@ UNPROVED = {
     "growing_gate": "may grow",
     "iplr": "may grow",
     "longhorn": "not proved",
+    "nonlinear_delta": "not proved",
     "precond_gdn": "not proved",
     "precond_kda": "not proved",
     "rwkv7": "not proved",
+    "slstm": "not proved",
+    "titans_linear": "not proved",
+    "ttt_linear": "not proved",
+    "ttt_mlp": "not proved",
 }
 """Examples whose promises do not keep the state small, or not in a way that is found."""
 

@@ -131,8 +131,14 @@ def _circles(facts: Facts) -> None:
             name,
             *(s for s in facts.updates if _path(ever, name, s) and _path(ever, s, name)),
         }
-        if "backward" not in {runs[s] for s in together} or name in reported:
+        ahead = [s for s in facts.updates if s in together and runs[s] == "backward"]
+        if not ahead or name in reported:
             continue
+        for (state, when), leaf in reads(update).items():
+            if state in together and isinstance(when, int) and when < 0:
+                place, read = facts.place(name, leaf), _at(state, when)
+                facts.report(error("LA0226", place, name=read, other=ahead[0]))
+                reported |= together
         for node in update.walk():
             seen = (
                 {s for arg in node.args[1:3] for s, _ in reads(arg)} if node.op == "attend" else {}
