@@ -38,14 +38,14 @@ def test_a_function_of_numbers_is_numpys(name: str) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_check_loads_no_numpy(path: Path) -> None:
-    """But where no proof of stability is found and an input that grows is looked for."""
+    """Unless no proof of stability is found and an input that grows is looked for."""
     spec = driver.load(path)
     ranges = Ranges(spec)
-    searched = any(stability(spec, r, ranges).verdict != "proved" for r in recurrences(spec))
+    if any(stability(spec, r, ranges).verdict != "proved" for r in recurrences(spec)):
+        return
     program = (
         "import sys, lacc.driver as d; s = d.load(sys.argv[1]); d.lints(s); "
         "sys.exit('numpy' in sys.modules)"
     )
     words = [sys.executable, "-c", program, str(path)]
-    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    assert done.returncode == searched
+    assert subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode == 0
