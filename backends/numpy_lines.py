@@ -25,10 +25,7 @@ SEVERAL = ("meet", "meet_pull", "decayed_pull")  # ops with three results
 KERNELS, LAYOUT = "lacc.tile.kernels", "lacc.tile.layout"
 DENSE, TRIANGULAR, SCANS = "lacc.tile.dense", "lacc.tile.triangular", "lacc.tile.scans"
 TILES = (KERNELS, TRIANGULAR, LAYOUT, DENSE, SCANS)
-ATTENTION, ATTENDING = "lacc.tile.attention", "lacc.runtime.attending"
 SCALARS, SAMPLERS = "lacc.ir.scalars", "lacc.library.samplers"
-MODULES = (CONTRACT, SEGMENTS, BLOCKS, PLAN, *TILES, ATTENTION, ATTENDING, SCALARS)
-"""Modules that are pasted, whole or in parts, samplers aside."""
 RESERVED = (
     "np",
     "inputs",
@@ -58,7 +55,8 @@ class Function:
 
 @cache
 def taken() -> frozenset[str]:
-    return frozenset().union(*map(paste.names, (*MODULES, SAMPLERS)))
+    modules = (CONTRACT, SEGMENTS, BLOCKS, PLAN, *TILES, SCALARS, SAMPLERS)
+    return frozenset().union(*map(paste.names, modules))
 
 
 def words(text: str) -> set[str]:
@@ -157,7 +155,7 @@ class Writer:
         place, text = self.into[n], self.text(inst)
         axes = [self.program.body[i].axes for i in inst.ins]
         ins = [self.texts[i] for i in inst.ins]
-        line = f"{place} = {text.code}"
+        line = f"{place}{'[...]' if place.isidentifier() else ''} = {text.code}"
         if inst.op in INTO and not text.number:
             ins = [self.formats.aligned(x, have, inst.axes) for x, have in zip(ins, axes)]
             line = f"{INTO[inst.op]}({ins[0].code}, {ins[1].code}, out={place})"
@@ -246,12 +244,10 @@ class Writer:
                 ins[right] = Text(code)
 
     def _scattered(self, n: int) -> bool:
-        """Whether the rows of a tile over time may lie apart, as those of what is given do."""
+        """Whether the rows of a tile over time may lie apart, as those of runs of tokens do."""
         inst = self.program.body[n]
         if "t" not in inst.axes and "s" not in inst.axes:
             return False
-        if inst.op == "load":
-            return inst.value[0] in VARYING
         moved = inst.op in ELEMENTWISE or inst.op in ("rename", "expand")
         return inst.op == "pick" or (moved and any(map(self._scattered, inst.ins)))
 
@@ -341,8 +337,7 @@ def all_dims(program: Program) -> set[str]:
 
 def unnamed(program: Program) -> set[str]:
     """Dims that no variable is named after, for that name is taken."""
-    dims, used = all_dims(program), {*RESERVED, *taken(), *keyword.kwlist, *dir(builtins)}
-    return {d for d in dims if d in used or not d.isidentifier()}
+    return all_dims(program) & {*RESERVED, *taken(), *keyword.kwlist, *dir(builtins)}
 
 
 def lengths(program: Program) -> dict[str, str]:

@@ -249,8 +249,6 @@ class _Direction:
             if out in wanted and list(outs.values()).count(out) == 1:
                 inner.into[out] = f"{name}_at[:, :, {after}]"
         inner.texts.update({i: Text(inner.into[n]) for i, n in direct.items()})
-        lines = [f"{name} = {name}_at[:, :, {here}]" for name in kept.values()]
-        lines += inner.lines(wanted, comments, self.crossing)
         shown = [n for n in wanted if n in self.crossing and n not in outs.values()]
         shown += [
             n
@@ -258,7 +256,20 @@ class _Direction:
             if n is not None and n not in loads and self._read_after(n, phase)
         ]
         stacked = {n: self.names.another(f"{self.names[n]}_at") for n in shown}
-        lines += [f"{stacked[n]}[c] = {inner.texts[n].code}" for n in shown]
+        into = {
+            n: self.names[n]
+            for n in shown
+            if n not in inner.into and body[n].op not in ("pick", "load")
+        }
+        inner.into |= into
+        lines = [f"{name} = {name}_at[:, :, {here}]" for name in kept.values()]
+        lines += [f"{name} = {stacked[n]}[:, :, c]" for n, name in into.items()]
+        lines += inner.lines(wanted, comments, self.crossing)
+        lines += [
+            f"{name}[:, :, c] = {inner.texts[n].code}"
+            for n, name in stacked.items()
+            if n not in into
+        ]
         moves = []
         for s in states:
             name, out = self.local[self.carried, s], outs[s]
@@ -272,13 +283,15 @@ class _Direction:
         result = writer.ahead()
         ready = {s for s, n in outs.items() if n in direct.values()}
         result += [self._room(name) for s, name in kept.items() if s not in ready]
-        result += [f"{name} = [None] * n" for name in stacked.values()]
+        like = self.local[self.carried, states[0]]
+        for n, name in stacked.items():
+            shape = ["n", *(writer.formats.lengths[a] for a in body[n].axes)]
+            result.append(f"{name} = slots({like}, {', '.join(shape)})")
         result.append(f"for c in {'range(n)' if here == 'c' else 'reversed(range(n))'}:")
         result += [f"    {line}" for line in lines]
         last, rest = ("-1", ":-1") if here == "c" else ("0", "1:")
         for name in kept.values():
             result.append(f"{name}, {name}_at = {name}_at[:, :, {last}], {name}_at[:, :, {rest}]")
-        result += [f"{name} = np.stack({name}, 2)" for name in stacked.values()]
         writer.texts.update({n: Text(f"{name}_at") for n, name in loads.items()})
         writer.texts.update({n: Text(name) for n, name in stacked.items()})
         return result if lines else []

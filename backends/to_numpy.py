@@ -14,11 +14,8 @@ from lacc import __version__
 from lacc.backends import paste
 from lacc.backends.base import Variables, environment
 from lacc.backends.numpy_lines import (
-    ATTENDING,
-    ATTENTION,
     BLOCKS,
     CONTRACT,
-    MODULES,
     PLAN,
     RESERVED,
     SAMPLERS,
@@ -38,7 +35,6 @@ from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.spec.model import Spec
 from lacc.spec.shapes import ONE, Size
-from lacc.tile.attended import Attention, Rows
 from lacc.tile.derive import Derived
 from lacc.tile.program import Program
 
@@ -54,9 +50,6 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
     functions: list[Function] = []
     passes = []
     for n, stage in enumerate(derived.passes):
-        if isinstance(stage, Attention):
-            passes.append(attention_entry(stage))
-            continue
         emitted = PassText(spec, stage, str(n), reverse=stage.stage.direction == "backward")
         functions += emitted.functions()
         passes.append(emitted.entry())
@@ -75,7 +68,6 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
         functions.append(
             _plain(spec, derived.promises, "promised(x, fixed, C, dims, dtype)", PROMISED)
         )
-    attends = any(isinstance(p, Attention) for p in derived.passes)
     body = "\n".join(line for f in functions for line in (f.head, *f.lines))
     template = environment().get_template("numpy.py.j2")
     return template.render(
@@ -94,19 +86,15 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
         promises=derived.promises is not None,
         promised=list(derived.promised),
         params=[a.ascii for a in spec.args if a.role != "input" and a.per != "position"],
-        kept=[rows_text(rows) for rows in derived.kept],
+        delays=derived.delays,
         outputs={o.ascii: _shape(o.shape) for o in spec.outputs},
         states={s.ascii: _shape(s.shape) for s in spec.states},
         pasts=derived.pasts,
-        units=_units(derived),
+        units=_units(spec),
         counts=derived.counts,
         draws=sorted({a.draw for a in spec.args if a.draw}),
-        imports=paste.imports(*MODULES),
-        kernels=[
-            *(paste.chosen(module, words(body)) for module in TILES),
-            *([paste.body(ATTENTION)] if attends else []),
-        ],
-        attending=paste.body(ATTENDING) if attends else "",
+        imports=paste.imports(CONTRACT, SEGMENTS, BLOCKS, PLAN, *TILES, SCALARS),
+        kernels=[paste.chosen(module, {*words(body), "packed"}) for module in TILES],
         scalars=paste.chosen(SCALARS, words(body)),
         samplers=paste.chosen(SAMPLERS, [a.draw for a in spec.args if a.draw]),
         planning=paste.body(PLAN),
@@ -114,28 +102,6 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
         segments=paste.body(SEGMENTS),
         contract=paste.body(CONTRACT),
     )
-
-
-def rows_text(rows: Rows) -> str:
-    """The entry of values that a state keeps."""
-    past = rows.past
-    return f'Rows("{rows.source}", "{past.name}", {past.length}, {_quoted(past.state)})'
-
-
-def attention_entry(p: Attention) -> dict[str, object]:
-    """What the table of passes says of an attention."""
-    return {
-        "query": _quoted(p.query),
-        "key_rows": rows_text(p.keys),
-        "value_rows": rows_text(p.values),
-        "sink": _quoted(p.sink),
-        "output": _quoted(p.output),
-        "window": p.window,
-    }
-
-
-def _quoted(name: str | None) -> str:
-    return "None" if name is None else f'"{name}"'
 
 
 def public_name(signature: Signature) -> str:
@@ -157,11 +123,10 @@ def _unshadowed(spec: Spec) -> dict[str, str]:
     return found
 
 
-def _units(derived: Derived) -> dict[str, tuple[int, ...]]:
+def _units(spec: Spec) -> dict[str, tuple[int, ...]]:
     """Which axes, counted from the last, are a literal 1."""
-    spec = derived.spec
     shapes = {a.ascii: a.shape for a in spec.args}
-    shapes |= {rows.past.name: rows.shape for rows in derived.kept}
+    shapes |= {f"{name}_past": shape for name, shape in shapes.items()}
     shapes |= {o.ascii: o.shape for o in spec.outputs}
     shapes |= {s.ascii: s.shape for s in spec.states}
     found = {

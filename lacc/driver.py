@@ -117,7 +117,7 @@ def emit(
         case "ir":
             return views.of_spec(spec)
         case "recurrence":
-            plain, *_ = one_token_memories(spec)
+            plain, _ = one_token_memories(spec)
             return views.of_recurrences(plain, recurrences(plain))
         case "tile":
             return views.of_programs(analyse(spec))
@@ -158,7 +158,7 @@ def lints(spec: Spec) -> list[Diagnostic]:
     from lacc.analysis.stability import stability_warnings
     from lacc.ir.memories import one_token_memories
 
-    plain, *_ = one_token_memories(spec)
+    plain, _ = one_token_memories(spec)
     return stability_warnings(plain, recurrences(plain))
 
 

@@ -88,10 +88,9 @@ class Affine:
             for node in expr.walk():
                 if id(node) not in self._dependent:
                     self._kept.append(node)
-                    opaque = self._apart and node.op == "attend"
                     self._dependent[id(node)] = (
                         node.op == "state" and self._is_state(node)
-                    ) or any(self._dependent[id(arg)] for arg in node.args if not opaque)
+                    ) or any(self._dependent[id(arg)] for arg in node.args)
         return self._dependent[id(expr)]
 
     # ---- expansion

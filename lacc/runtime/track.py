@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from lacc.ir.reach import Key, Reach
 from lacc.runtime.contract import Arrays, Run
-from lacc.runtime.memory import Field
+from lacc.runtime.memory import Field, Key, Reach
 from lacc.runtime.schedule import Schedule
 
 Array = Any

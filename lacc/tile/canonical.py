@@ -136,8 +136,12 @@ class Canonical(Carried):
         partners = [self.recurrence.partner(erase) for erase in erases]
         own = {id(w): t for w, t in zip(self.recurrence.writes, terms)}
         free = [t for w, t in zip(self.recurrence.writes, terms) if w not in partners]
-        pairs = [[self.pairs(axis, b, a, strict=True) for a in columns] for b in rows]
-        right = self.from_start(axis, ranked(f, rows), strict=True)
+        strict = True
+        bare = self._before_decay(axis, rows[0]) if len(rows) == 1 and not free else None
+        if bare is not None:
+            rows, strict = [bare], False
+        pairs = [[self.pairs(axis, b, a, strict) for a in columns] for b in rows]
+        right = self.from_start(axis, ranked(f, rows), strict)
         known = []
         for row, partner in zip(rows, partners):
             total = None if partner is None else own[id(partner)][other]
@@ -157,6 +161,20 @@ class Canonical(Carried):
                 free.append({axis: column, other: value})
         return free
 
+    def _before_decay(self, axis: int, row: int) -> int | None:
+        """``row`` without the token's own decay, where that is a factor of it: it then reads with
+        the same runs as an output does, up to its token, and the solve leaves the token itself
+        out. None where it is no factor, or there is no decay."""
+        bare: int | None = None
+        for decay in self.form.decays:
+            if decay.axes in ((), (axis,)):
+                label = tuple(self.own[a] for a in decay.axes)
+                row_ = _divided(self.f, row, self.lower.on(decay.factor, label))
+                if row_ is None:
+                    return None
+                bare = row = row_
+        return bare
+
 
 def ranked(f: Tiles, parts: Sequence[int], role: int = 0) -> int:
     """One tile of all ``parts``, with their rank as an axis; a single part as it is."""
@@ -168,3 +186,19 @@ def solved(f: Tiles, pairs: Sequence[Sequence[int]], right: int) -> list[int]:
     system = f.neg(ranked(f, [ranked(f, row, 1) for row in pairs]))
     found = f.op("solve", (system, right), False)
     return [found] if len(pairs) == 1 else [f.entry(found, RANK[0], r) for r in range(len(pairs))]
+
+
+def _divided(f: Tiles, product: int, factor: int) -> int | None:
+    """``product`` without one ``factor`` of it; None where that is none of its factors."""
+    if product == factor:
+        return f.const(1.0)
+    inst = f.body[product]
+    if inst.op not in ("mul", "neg", "expand"):
+        return None
+    for at, i in enumerate(inst.ins):
+        rest = _divided(f, i, factor)
+        if rest is not None:
+            if inst.op == "expand":
+                return f.expand(rest, inst.axes)
+            return f.neg(rest) if inst.op == "neg" else f.mul(rest, inst.ins[1 - at])
+    return None

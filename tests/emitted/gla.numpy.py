@@ -9,7 +9,6 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     # S[t] = diag(α) @ S[t-1] + k @ v.T
     decay = levels(g, log=True, strict=False)
     pairs, from_start, to_end = meet(q, k, decay)
-    v = np.ascontiguousarray(v)
     product = pairs @ v
     total = whole(decay)
     S_at = room(S, n, 0)
@@ -39,7 +38,6 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     down = suffix(decay)
     scaled = do * K ** (-0.5)
     v_T = turned(v)
-    scaled = np.ascontiguousarray(scaled)
     tile = pairs.swapaxes(-1, -2) @ scaled
     dq, part, part2 = meet_pull(scaled @ v_T, q, k, decay)
     S_start_T = turned(S_start)

@@ -8,7 +8,6 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     # feature φ(x) = elu(x) + 1
     phi_k = elu1(k)
     # S[t] = S[t-1] + φ(k) @ v.T
-    v = np.ascontiguousarray(v)
     S_at = room(S, n, 0)
     np.matmul(phi_k.swapaxes(-1, -2), v, out=S_at[:, :, 1:])
     # z[t] = z[t-1] + φ(k)
@@ -83,7 +82,6 @@ def backward_1(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     dn = (-(do * (tile @ last_S / n2[..., None] / n2[..., None]))).sum(-1)
     dz = (dn[..., None, :] @ tile)[..., 0, :]
     tile2 = do * (1 / n2)[..., None]
-    tile = np.ascontiguousarray(tile)
     last_S_T = turned(last_S)
     added = tile2 @ last_S_T
     added += dn[..., None] * last_z[..., None, :]

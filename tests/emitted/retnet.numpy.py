@@ -34,7 +34,6 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     k_T = turned(k)
     scaled2 = q @ k_T
     scaled2 *= between2
-    v = np.ascontiguousarray(v)
     product = scaled2 @ v
     S_at = room(S, n, 0)
     np.matmul((k * down[..., None]).swapaxes(-1, -2), v, out=S_at[:, :, 1:])
@@ -63,15 +62,12 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     scaled2 = k * down[..., None]
     scaled3 = do * K ** (-0.5)
     v_T = turned(v)
-    scaled3 = np.ascontiguousarray(scaled3)
     tile = scaled.swapaxes(-1, -2) @ scaled3
     scaled4 = scaled3 @ v_T
     scaled4 *= between2
-    k = np.ascontiguousarray(k)
-    q = np.ascontiguousarray(q)
     tile2 = scaled4.swapaxes(-1, -2) @ q
     S_start_T = turned(S_start)
-    product = scaled3.swapaxes(-1, -2) @ np.ascontiguousarray(q * up[..., None])
+    product = scaled3.swapaxes(-1, -2) @ (q * up[..., None])
     scaled5 = scaled3 @ S_start_T
     scaled5 *= up[..., None]
     dq = scaled4 @ k

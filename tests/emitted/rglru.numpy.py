@@ -84,7 +84,6 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     scaled7 = scan_back2 * scale
     scaled8 = scaled7 * x * scaled5
     db_i = scaled8.sum(-2)
-    x = np.ascontiguousarray(x)
     dW_i = scaled8.swapaxes(-1, -2) @ x
     where = np.where(eq[..., None], 0, scan_back2 * scaled3)
     negated = -np.where(where == 0, 0, where * ratio)
