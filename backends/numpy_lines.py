@@ -17,7 +17,7 @@ from lacc.tile.program import Axes, Inst, Program
 from lacc.tile.split import VARYING
 
 CONTRACT, SEGMENTS = "lacc.runtime.contract", "lacc.runtime.segments"
-BLOCKS = "lacc.runtime.blocks"
+BLOCKS, EXPONENTS = "lacc.runtime.blocks", "lacc.runtime.exponents"
 PLAN = "lacc.plan.plan"
 IN_PLACE = {"add": "+", "sub": "-", "mul": "*"}
 INTO = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply"}
@@ -55,7 +55,7 @@ class Function:
 
 @cache
 def taken() -> frozenset[str]:
-    modules = (CONTRACT, SEGMENTS, BLOCKS, PLAN, *TILES, SCALARS, SAMPLERS)
+    modules = (CONTRACT, SEGMENTS, BLOCKS, EXPONENTS, PLAN, *TILES, SCALARS, SAMPLERS)
     return frozenset().union(*map(paste.names, modules))
 
 
@@ -384,9 +384,11 @@ def numbers(program: Program) -> frozenset[int]:
 
 
 def identifier(label: str) -> str:
-    """A load's name as a variable: ``k@-2`` and ``k@2`` are k_2_ago, the stored ``0.1`` is
-    stored0_1."""
+    """A load's name as a variable: ``k@-2`` and ``k@2`` are k_2_ago, ``S@log`` is S_log, the stored
+    ``0.1`` is stored0_1."""
     name, _, offset = label.partition("@")
+    if offset == "log":
+        return f"{name}_log"
     if offset:
         return f"{name}_{offset.lstrip('-')}_ago"
     return label if label.isidentifier() else f"stored{label.replace('.', '_')}"

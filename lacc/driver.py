@@ -146,10 +146,13 @@ def explain_plan(spec: Spec, shape: Mapping[str, int], *, dtype: str = "float32"
 
 def describe(spec: Spec) -> str:
     """What was found in a spec, in the paper's words."""
+    from lacc.analysis.classify import recurrences
     from lacc.analysis.report import report, text
+    from lacc.ir.memories import one_token_memories
 
     derived = analyse(spec)
-    return text(report(derived.spec, derived.recurrences, derived.modes, derived.longest))
+    plain, _ = one_token_memories(spec)
+    return text(report(plain, recurrences(plain), derived.modes, derived.longest))
 
 
 def lints(spec: Spec) -> list[Diagnostic]:

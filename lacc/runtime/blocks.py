@@ -16,6 +16,13 @@ from typing import Any
 import numpy as np
 
 from lacc.plan.plan import Plan
+from lacc.runtime.exponents import (
+    Exponents,
+    field_gradients,
+    scaled_states,
+    state_cotangents,
+    state_fields,
+)
 from lacc.tile.layout import packed
 
 Array = np.ndarray[Any, Any]
@@ -54,9 +61,9 @@ class Pass:
 class Program:
     """Everything that a spec computes: ``passes`` by chunks, ``token`` one at a time, ``delays`` of
     inputs, outputs and states with their shapes by dims, ``pasts``: the states that make a field of
-    delayed values, the oldest first, ``units``: which axes of an array are a literal 1 and in no
-    tile, ``initial`` states that are not 0 with the gradient of their
-    params."""
+    delayed values, the oldest first, ``exponents`` of scaled states, ``units``: which axes of an
+    array are a literal 1 and in no tile, ``initial`` states that are not 0 with the gradient of
+    their params."""
 
     passes: tuple[Pass, ...]
     token: Pass | None
@@ -65,6 +72,7 @@ class Program:
     outputs: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
     states: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
     pasts: dict[str, tuple[str, ...]]
+    exponents: Exponents
     units: dict[str, tuple[int, ...]]
     counts: bool
     initial: Callable[..., Any] | None
@@ -215,10 +223,12 @@ class Call:
             found[f"{name}_past"] = rows[:, :, rows.shape[2] - reach :].astype(self.run.dtype)
         return {name: np.array(value) for name, value in found.items()}
 
-    def backward(self, cotangents: Arrays, ends: Arrays) -> tuple[Arrays, Arrays]:
-        """Gradients of inputs and params, and of the initial state."""
+    def backward(
+        self, kept: list[list[Any]], cotangents: Arrays, ends: Arrays
+    ) -> tuple[Arrays, Arrays]:
+        """Gradients of inputs and params, and of the initial state, after a forward that kept what
+        blocks start from."""
         run, program = self.run, self.program
-        _, _, kept = self.forward(keep=True)
         dx = {
             name: np.zeros((run.B, run.T, run.H, *x.shape[3:]), run.dtype)
             for name, x in self.x.items()
@@ -373,9 +383,11 @@ def run_forward(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[A
     """Outputs [B, T, H, *axes] and the final state, as the contract's core gives them."""
     units = program.units
     with np.errstate(all="ignore"):
-        call = Call(program, without(x, units), apart(program, state), run)
+        start = apart(program, scaled_states(program.exponents, state))
+        call = Call(program, without(x, units), start, run)
         outputs, final, _ = call.forward(keep=False)
-    return restored(outputs, units), together(program, final)
+        fields = state_fields(program.exponents, together(program, final))
+    return restored(outputs, units), fields
 
 
 def run_backward(
@@ -384,9 +396,13 @@ def run_backward(
     """Gradients of inputs and params, and of the initial state."""
     units = program.units
     with np.errstate(all="ignore"):
-        call = Call(program, without(x, units), apart(program, state), run, back=True)
-        gradients, initial = call.backward(without(cotangents, units), apart(program, ends))
-    return restored(gradients, units), together(program, initial)
+        start = apart(program, scaled_states(program.exponents, state))
+        call = Call(program, without(x, units), start, run, back=True)
+        _, final, kept = call.forward(keep=True)
+        left = state_cotangents(program.exponents, restored(final, units), ends)
+        gradients, initial = call.backward(kept, without(cotangents, units), apart(program, left))
+        fields = field_gradients(program.exponents, state, together(program, initial))
+    return restored(gradients, units), fields
 
 
 def run_step(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[Arrays, Arrays]:

@@ -54,14 +54,22 @@ def memory(name: str, age: int) -> str:
     return f"{name}@{age}"
 
 
+def exponent(name: str) -> str:
+    """The name that no spec has, of the exponent of a scaled state."""
+    return f"{name}@log"
+
+
 def as_read(name: str, when: object) -> tuple[str, object]:
-    """What a spec reads where ``name``, a memory perhaps, is read at ``when``."""
+    """What a spec reads where ``name``, a memory perhaps, is read at ``when``; an exponent has the
+    name of its field."""
     owner, _, age = name.partition("@")
+    if age == "log":
+        return f"{owner}_log", when
     return owner, -int(age) if age and when == -1 else when
 
 
 def is_memory(name: str) -> bool:
-    """Whether a state is no state of the spec's own, but a memory of something in it."""
+    """Whether a state is no state of the spec's own, but a memory or an exponent of one in it."""
     return "@" in name
 
 

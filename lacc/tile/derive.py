@@ -4,8 +4,10 @@ that does not.
     derived = derive(spec)
     derived.passes      one program a pass over time, forward and backward (empty where there is no
     chunk form)
-    derived.spec        what is compiled: the spec with memories of one token only
+    derived.spec        what is compiled: the spec with memories of one token only, and
+                        `(stabilized)` states scaled
     derived.pasts       the memories that make each field of delayed values
+    derived.exponents   the state that holds the exponent of each scaled one, and its axes
     derived.token       the program of one token (None where the spec is not causal)
     derived.modes       mode -> None, or the `Obstacle` that prevents it
     derived.initial     states before the first token from params (None where all are 0)
@@ -24,6 +26,7 @@ from lacc.analysis.classify import recurrences
 from lacc.analysis.decay import decay_of
 from lacc.analysis.gauge import longest_chunk
 from lacc.analysis.ranges import Ranges
+from lacc.analysis.stabilize import Exponents, stabilized
 from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
 from lacc.ir.graph import counts_tokens, expressions, nodes, waits_for_the_end
@@ -73,6 +76,7 @@ class Derived:
     promised: tuple[tuple[str, str, str], ...]
     delays: dict[str, int]
     pasts: Pasts
+    exponents: Exponents
     counts: bool
     longest: int | None
 
@@ -81,6 +85,7 @@ def derive(spec: Spec) -> Derived:
     """Derives every form of ``spec``."""
     waits = waits_for_the_end(spec)
     spec, pasts = one_token_memories(spec)
+    spec, exponents = stabilized(spec)
     found = recurrences(spec)
     plan = stages(spec, tuple(name for r in found for name in r.states))
     longest, bound = longest_chunk(spec, found)
@@ -112,6 +117,7 @@ def derive(spec: Spec) -> Derived:
         promised,
         _delays(spec),
         pasts,
+        exponents,
         counts_tokens(spec),
         longest,
     )
@@ -202,7 +208,7 @@ def _unlowered(spec: Spec) -> Obstacle | None:
     for state in spec.states:
         if state.stabilized:
             return Obstacle(
-                f"the (stabilized) state {state.name} has no lowering yet", state.update
+                f"the (stabilized) state {state.name} is no sum of decays and writes", state.update
             )
     promised = [side for arg in spec.args for p in arg.promises for side in (p.left, p.right)]
     for node in nodes([*expressions(spec), *(s.initial for s in spec.states), *promised]):

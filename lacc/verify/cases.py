@@ -100,7 +100,7 @@ class Bench:
         return self.reference(**arrays)[1]
 
     def cotangents(self, case: Case, outputs: Any, state: Any) -> tuple[Any, Any]:
-        """Random cotangents of what a call gave."""
+        """Random cotangents of what a call gave, of the true values of scaled states."""
         rng = np.random.default_rng([case.seed, 77])
 
         def like(x: Array) -> Array:
@@ -109,6 +109,14 @@ class Bench:
         single = isinstance(outputs, np.ndarray)
         pulled = like(outputs) if single else type(outputs)(*map(like, outputs))
         return pulled, type(state)(*map(like, state))
+
+    def of_fields(self, ends: Any, state: Any) -> Any:
+        """The cotangents of the fields of ``state`` from those of what they stand for."""
+        fields = ends._asdict()
+        for name, factor in factors(self.spec, state).items():
+            ct = fields[name]
+            fields[name] = (ct * factor).astype(ct.dtype)
+        return type(ends)(**fields)
 
     def truth(self, case: Case) -> Quantities:
         """The quantities of a case in float64."""
@@ -130,7 +138,11 @@ class Bench:
         outputs, state = kernel(**arrays, initial_state=start, **options)
         pulled, ends = self.cotangents(case, outputs, state)
         gradients = kernel.vjp(
-            **arrays, cotangent=pulled, state_cotangent=ends, initial_state=start, **options
+            **arrays,
+            cotangent=pulled,
+            state_cotangent=self.of_fields(ends, state),
+            initial_state=start,
+            **options,
         )
         return quantities(self.spec, outputs, state, gradients)
 
@@ -138,19 +150,35 @@ class Bench:
 def quantities(
     spec: Spec, outputs: Any = None, state: Any = None, gradients: Mapping[str, Any] | None = None
 ) -> Quantities:
-    """What a forward and a vjp gave, by name."""
+    """What a forward and a vjp gave, by name; scaled states as what they stand for."""
     found: Quantities = {}
     if outputs is not None:
         several = (outputs,) if isinstance(outputs, np.ndarray) else outputs
         found |= {o.ascii: x for o, x in zip(spec.outputs, several)}
     if state is not None:
         found |= {f"state.{name}": x for name, x in state._asdict().items()}
+        for name, factor in factors(spec, state).items():
+            found[f"state.{name}"] = getattr(state, name) * factor
+            del found[f"state.{name}_log"]
     for name, x in (gradients or {}).items():
         if name == "initial_state":
             fields = x._asdict().items()
             found |= {f"d initial_state.{n}": y for n, y in fields if n != "position"}
         else:
             found[f"d {name}"] = x
+    return found
+
+
+def factors(spec: Spec, state: Any) -> Arrays:
+    """What the field of each `(stabilized)` state stands for, divided by the field: one number, or
+    one an entry of a vector."""
+    found = {}
+    for s in spec.states:
+        if s.stabilized:
+            log = np.asarray(getattr(state, f"{s.ascii}_log"), np.float64)
+            x = getattr(state, s.ascii)
+            with np.errstate(over="ignore"):
+                found[s.ascii] = np.exp(log.reshape(log.shape + (1,) * (x.ndim - log.ndim)))
     return found
 
 

@@ -96,7 +96,7 @@ def splits(subject: Subject) -> Iterator[Finding]:
         back = kernel.vjp(
             **second,
             cotangent=part(pulled, slice(p, None)),
-            state_cotangent=ends,
+            state_cotangent=bench.of_fields(ends, last),
             initial_state=middle,
             **subject.options,
         )
@@ -132,7 +132,7 @@ def packing(subject: Subject) -> Iterator[Finding]:
         gradients = bench.reference.vjp(
             **piece,
             cotangent=part(pulled, tokens),
-            state_cotangent=fitting(last, state, row),
+            state_cotangent=bench.of_fields(fitting(last, state, row), state),
             initial_state=begin,
         )
         parts.append(quantities(bench.spec, outputs, state, gradients))
@@ -169,7 +169,7 @@ def padding(subject: Subject) -> Iterator[Finding]:
         gradients = bench.reference.vjp(
             **piece,
             cotangent=part(pulled, tokens, slice(b, b + 1)),
-            state_cotangent=fitting(last, state, slice(b, b + 1)),
+            state_cotangent=bench.of_fields(fitting(last, state, slice(b, b + 1)), state),
         )
         parts.append(quantities(bench.spec, outputs, state, gradients))
     for name in (n for n in got if n in outputs_of(bench) or n[2:] in zero):

@@ -55,7 +55,11 @@ def call(
     outputs, state = kernel(**arrays, initial_state=first, **options)
     pulled, last = bench.cotangents(case, outputs, state)
     gradients = kernel.vjp(
-        **arrays, cotangent=pulled, state_cotangent=last, initial_state=first, **options
+        **arrays,
+        cotangent=pulled,
+        state_cotangent=bench.of_fields(last, state),
+        initial_state=first,
+        **options,
     )
     return quantities(bench.spec, outputs, state, gradients), (pulled, last)
 
