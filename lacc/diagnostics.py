@@ -124,7 +124,8 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One problem: ``severity`` is "error" or "warning", ``span`` is None where it has no place."""
+    """One remark: ``severity`` is "error", "warning" or "note"; ``span`` is None where it has no
+    place."""
 
     code: str
     severity: str
@@ -187,6 +188,13 @@ def warning(
     return _diagnostic("warning", code, span, notes, values)
 
 
+def note(
+    code: str, span: Span | None, /, *, notes: Sequence[Note] = (), **values: object
+) -> Diagnostic:
+    """A note of the catalogue; ``values`` fill the templates of its message and help."""
+    return _diagnostic("note", code, span, notes, values)
+
+
 def _diagnostic(
     severity: str, code: str, span: Span | None, notes: Sequence[Note], values: dict[str, object]
 ) -> Diagnostic:
@@ -237,7 +245,7 @@ def explain(code: str) -> str:
 
 # ---- rendering
 
-_COLORS = {"error": "1;31", "warning": "1;33", "gutter": "1;34", "bold": "1"}
+_COLORS = {"error": "1;31", "warning": "1;33", "note": "1;36", "gutter": "1;34", "bold": "1"}
 
 
 def _paint(style: str, text: str) -> str:

@@ -156,13 +156,15 @@ def describe(spec: Spec) -> str:
 
 
 def lints(spec: Spec) -> list[Diagnostic]:
-    """Warnings of the analysis: a state that the promises allow to grow."""
+    """What the analysis has to say: a state that the promises allow to grow, or without chunks."""
     from lacc.analysis.classify import recurrences
+    from lacc.analysis.notes import chunk_notes
     from lacc.analysis.stability import stability_warnings
     from lacc.ir.memories import one_token_memories
 
     plain, _ = one_token_memories(spec)
-    return stability_warnings(plain, recurrences(plain))
+    found = recurrences(plain)
+    return [*stability_warnings(plain, found), *chunk_notes(plain, found)]
 
 
 def analyse(spec: Spec) -> Derived:

@@ -171,3 +171,17 @@ def test_a_reason_that_names_the_term_does_not_name_it_twice() -> None:
         spec, recurrences(spec), {"step": Obstacle("it reads S[T], the last state", leaf)}
     )
     assert dict(sections[-1].rows)["step"].startswith("no: it reads S[T], the last state (line")
+
+
+@pytest.mark.parametrize(
+    ("update", "cure"),
+    [
+        ("S[t-1] + k @ (v - tanh(S[t-1].T @ k)).T", "without the tanh, or with it where the state"),
+        ("S[t-1] / (1 + sum(S[t-1])) + k @ v.T", "without the division, or"),
+        ("exp(S[t-1] * sigmoid(S[t-1])) + k @ v.T", "with this term computed without `S`, the re"),
+    ],
+)
+def test_what_a_recurrence_would_have_chunks_without_is_said(update: str, cure: str) -> None:
+    rows = dict(said(gated("", f"S[t] = {update}"), "state S"))
+    assert cure in rows["no chunks"]
+    assert rows["no chunks"].endswith("the recurrence is affine and has chunks")

@@ -147,18 +147,18 @@ GROWING = {
     "a strength": (
         "input β : scalar\n",
         "S[t] = (I - β * k @ k.T) @ S[t-1] + β * k @ v.T",
-        "0 <= β <= 1",
+        "0 <= β <= 2",
     ),
     "a strength and a key": (
         "input β : scalar\n",
         "S[t] = (I - β * k @ k.T) @ S[t-1] + β * k @ v.T",
-        "sum(k * k) <= 1, 0 <= β <= 1",
+        "sum(k * k) <= 1, 0 <= β <= 2",
         FREE,
     ),
     "a strength a little too large": (
         "input β : scalar where 0 <= β, β <= 2.05\n",
         "S[t] = (I - β * k @ k.T) @ S[t-1] + β * k @ v.T",
-        "0 <= β <= 1",
+        "0 <= β <= 2",
     ),
     "another column than row": (
         WRITE + "input p : [K] where sum(p * p) <= 1\n",

@@ -27,10 +27,20 @@ class NotAffine(Exception):
     """The expression has no canonical form; carries the `Obstacle`, and in ``linear`` whether it is
     linear in the states all the same: a dense map of their entries."""
 
-    def __init__(self, reason: str, expr: Expr, linear: bool = False) -> None:
+    def __init__(
+        self, reason: str, expr: Expr, linear: bool = False, cure: str = "", kind: str = ""
+    ) -> None:
         super().__init__(reason)
-        self.obstacle = Obstacle(reason, expr)
+        kind = kind or ("dense" if linear else "nonlinear")
+        self.obstacle = Obstacle(reason, expr, kind, cure)
         self.linear = linear
+
+
+def two_sided(expr: Expr) -> NotAffine:
+    """The refusal of low-rank factors on both sides of a state."""
+    reason = "low-rank factors on both sides of the state"
+    cure = "with erases on one side only, the recurrence has chunks"
+    return NotAffine(reason, expr, True, cure, "a two-sided erase")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +134,8 @@ class Affine:
                 divided = (build.reciprocal(b), at if b.shape else ())
                 return [Term((*t.coefficients, divided), t.state) for t in self._at(a, at)]
             case "div", _:
-                raise NotAffine("a state in a denominator", expr)
+                cure = "without the division, or with it where the state is read"
+                raise NotAffine("a state in a denominator", expr, cure=cure)
             case "matmul", (a, b):
                 return self._matmul(expr, a, b, at)
             case "T", (a,):
@@ -153,10 +164,28 @@ class Affine:
                     for t in self._at(side, at)
                 ]
             case "where", _:
-                raise NotAffine("a choice that depends on the state", expr)
-        if OPS[expr.op].linear in ("sum", "each", "first", "second"):
-            raise NotAffine(f"{expr.op} moves entries of the state", expr, linear=True)
-        raise NotAffine(f"the nonlinear function {expr.op} of the state", expr)
+                cure = "with a condition that does without the state"
+                raise NotAffine("a choice that depends on the state", expr, cure=cure)
+        if self._is_linear(expr):
+            cure = "with every entry of the state kept in its place"
+            raise NotAffine(f"{expr.op} moves entries of the state", expr, linear=True, cure=cure)
+        name = expr.op.removeprefix("reduce_")
+        cure = f"without the {name}, or with it where the state is read"
+        raise NotAffine(f"the nonlinear function {name} of the state", expr, cure=cure)
+
+    def _is_linear(self, expr: Expr) -> bool:
+        """Whether the op is linear in those of its arguments that hold a state."""
+        held = [n for n, arg in enumerate(expr.args) if self.depends(arg)]
+        match OPS[expr.op].linear:
+            case "sum":
+                return True
+            case "each":
+                return len(held) == 1
+            case "first":
+                return held == [0]
+            case "second":
+                return held == [1]
+        return False
 
     def _at(self, expr: Expr, at: Indices) -> list[Term]:
         """Terms of an operand of an elementwise op: a scalar broadcasts."""
@@ -175,7 +204,9 @@ class Affine:
         else:
             left, right = self.terms(a, at_a), self.terms(b, at_b)
         if any(t.state for t in left) and any(t.state for t in right):
-            raise NotAffine("a product of two factors that both hold the state", expr)
+            cure = "with one of the two factors free of the state"
+            reason = "a product of two factors that both hold the state"
+            raise NotAffine(reason, expr, cure=cure)
         return [
             Term((*a.coefficients, *b.coefficients), a.state or b.state)
             for a in left
@@ -258,12 +289,15 @@ class Affine:
             return
         (key, first), *others = matrices
         if len(others) > 1:
-            raise NotAffine("a contraction of three matrices over one index", first, linear=True)
+            cure = "with products of vectors in place of the matrices"
+            reason = "a contraction of three matrices over one index"
+            raise NotAffine(reason, first, linear=True, cure=cure)
         outer = key[0] if key[1] == bound else key[1]
         first = first if key[1] == bound else build.transpose(first)
         if vector is not None and others:
             vector_matrix = build.node("mul", (vector, others[0][1]), others[0][1].shape)
-            raise NotAffine("a scaled product of two matrices", vector_matrix, linear=True)
+            cure = "with products of vectors in place of the matrices"
+            raise NotAffine("a scaled product of two matrices", vector_matrix, True, cure)
         if others:
             other_key, second = others[0]
             last = other_key[1] if other_key[0] == bound else other_key[0]

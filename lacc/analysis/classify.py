@@ -13,16 +13,29 @@ free indices o0, o1:
 
 from __future__ import annotations
 
-from lacc.analysis.affine import Affine, NotAffine, Product
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lacc.analysis.affine import Affine, NotAffine, Product, two_sided
 from lacc.analysis.coupled import coupled_step
 from lacc.analysis.decays import factors_of, sum_of
+from lacc.analysis.offending import free_of_states, linear, rid, term_around
 from lacc.analysis.transition import Factor, LowRank, Obstacle, Recurrence, Write
 from lacc.analysis.tropical import tropical_step
 from lacc.ir.build import Builder
-from lacc.ir.graph import components, fewest_covering
+from lacc.ir.graph import components, fewest_covering, needs, ordered_groups
 from lacc.spec.model import Expr, Spec, State
+from lacc.spec.names import is_memory
 from lacc.spec.shapes import ONE
 
+DIAGONAL = (
+    "in a basis where that matrix is diagonal it is a decay, and a sum of products a @ b.T of "
+    "vectors is an erase: both have chunks"
+)
+ONE_STRENGTH = (
+    "with one strength for all columns, as in `β : scalar`, or one for each row of what it reads, "
+    "the recurrence has chunks"
+)
 _TROPICAL = {"max": "maxplus", "min": "minplus", "logaddexp": "logsumexp"}
 
 
@@ -33,27 +46,55 @@ def recurrences(spec: Spec) -> tuple[Recurrence, ...]:
 
 def _component(spec: Spec, names: tuple[str, ...]) -> Recurrence:
     states = [spec.state(name) for name in names]
-    direction = states[0].direction
+    found = _step(states)
+    if found.obstacle is None:
+        return found
+    term = term_around(states, found.obstacle.expr)
+    return replace(found, obstacle=replace(found.obstacle, expr=term))
+
+
+def _step(states: Sequence[State]) -> Recurrence:
+    """The recurrence of states that need one another."""
+    names, direction = tuple(state.name for state in states), states[0].direction
     if len(states) > 1:
-        return coupled_step(states)
+        found = coupled_step(states)
+        return found if found.kind == "affine" else replace(found, obstacle=_nonlinear(states))
     (state,) = states
     try:
         return affine_step(state)
     except NotAffine as refusal:
-        obstacle = refusal.obstacle
         if refusal.linear:
-            return _refused(names, direction, "affine", "dense", obstacle)
+            return Recurrence(names, direction, "affine", "dense", obstacle=refusal.obstacle)
         tropical = tropical_step(state)
         if tropical is None:
-            return _refused(names, direction, "nonlinear", "nonlinear", obstacle)
+            kind = "nonlinear"
+            return Recurrence(names, direction, kind, kind, obstacle=_nonlinear(states))
         kind = _TROPICAL[tropical.op]
         return Recurrence(names, direction, kind, kind, tropical=tropical)
 
 
-def _refused(
-    names: tuple[str, ...], direction: str, kind: str, transition: str, obstacle: Obstacle
-) -> Recurrence:
-    return Recurrence(names, direction, kind, transition, obstacle=obstacle)
+def _nonlinear(states: Sequence[State]) -> Obstacle:
+    """What keeps states from being affine in one another, and what they would be without it."""
+    left, found = rid(states, free_of_states)
+    first, *others = (refusal.obstacle for refusal in found)
+    more = {(o.expr.span.start, o.expr.span.end): o.expr for o in (first, *others)}
+    affine, one_by_one = rid(states, linear)
+    if len(one_by_one) == 1 and _obstacle(affine) is None:
+        return replace(first, cure=f"{first.cure}, the recurrence is affine and has chunks")
+    own = ", ".join(f"`{state.name}`" for state in states if not is_memory(state.name))
+    terms = "these terms" if len(more) > 1 else "this term"
+    rest = _obstacle(left)
+    then = "affine and has chunks" if rest is None else f"affine, still with {rest.reason}"
+    cure = f"with {terms} computed without {own}, the recurrence is {then}"
+    return replace(first, cure=cure, more=tuple(more.values())[1:])
+
+
+def _obstacle(states: Sequence[State]) -> Obstacle | None:
+    """What keeps states from the chunk form, each with those that it still needs."""
+    by_name = {state.name: state for state in states}
+    needed = {s.name: {n.state for n in needs(s.update)} & by_name.keys() for s in states}
+    found = (_step([by_name[name] for name in group]) for group in ordered_groups(needed))
+    return next((r.obstacle for r in found if r.obstacle is not None), None)
 
 
 def affine_step(state: State) -> Recurrence:
@@ -77,10 +118,17 @@ def affine_step(state: State) -> Recurrence:
             decays.append(factors_of(product.factors, axis))
         elif len(moved) == 1 and at[moved[0]] not in axis:
             erases.append(_low_rank(build, product, moved[0], at[moved[0]], live, state))
+        elif len(moved) == 2 and not axis.keys() & {*at} and _is_thin(product):
+            raise two_sided(state.update)
         else:
             reason = "a dense transition: entries of the state are mixed"
-            raise NotAffine(reason, state.update, linear=True)
+            raise NotAffine(reason, state.update, True, DIAGONAL)
     return _classified(build, state, decays, erases, writes)
+
+
+def _is_thin(product: Product) -> bool:
+    """Whether all factors are scalars and vectors."""
+    return all(len(key) < 2 for key in product.factors)
 
 
 def _write(product: Product, axis: dict[int, int]) -> Write:
@@ -109,12 +157,13 @@ def _low_rank(
         elif key == (bound,):
             b = expr
         elif live[contracted] in key and bound in key:
-            raise NotAffine("a dense transition: one factor on both sides", expr, linear=True)
+            reason = "a dense transition: one factor on both sides"
+            raise NotAffine(reason, expr, True, DIAGONAL)
         elif len(key) == 1:
             along = expr
         else:
             reason = "an erase of its own for every column of the state"
-            raise NotAffine(reason, expr, linear=True)
+            raise NotAffine(reason, expr, True, ONE_STRENGTH, "an erase per channel")
     if a is None or b is None:
         size = [size for size in state.shape if size != ONE][contracted]
         ones = build.node("const", (), (size,), 1)
@@ -157,17 +206,21 @@ def _on_both_sides(
 ) -> Obstacle | None:
     """What acts on the axis that the erases do not contract, where no gauge takes it out."""
     if len({erase.axis for erase in erases}) > 1:
-        return Obstacle("low-rank factors on both sides of the state", state.update)
+        return two_sided(state.update).obstacle
     other = (1 - erases[0].axis,)
     shared = next((f.expr for f in decay if f.axes == other), None)
     for erase in erases:
         if erase.along is not None and erase.along is not shared:
             reason = "an erase of its own for every entry of the axis that it leaves"
-            return Obstacle(reason, erase.along)
+            return Obstacle(reason, erase.along, "an erase per channel", ONE_STRENGTH)
     if any(f.axes == (0, 1) for f in decay):
-        return Obstacle("an erase beside a decay of its own for every entry", state.update)
+        reason = "an erase beside a decay of its own for every entry"
+        cure = "with a decay for each row or each column, the recurrence has chunks"
+        return Obstacle(reason, state.update, "an erase beside a decay per entry", cure)
     if shared is not None and any(erase.along is None for erase in erases):
-        return Obstacle("a decay of the axis that an erase leaves, which it does not share", shared)
+        reason = "a decay of the axis that an erase leaves, which it does not share"
+        cure = "with the decay applied to what is erased too, the recurrence has chunks"
+        return Obstacle(reason, shared, "an erase beside another decay", cure)
     return None
 
 

@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lacc.analysis.affine import Affine, NotAffine, Product
+from lacc.analysis.affine import Affine, NotAffine, Product, two_sided
 from lacc.analysis.decays import factors_of, sum_of
 from lacc.analysis.transition import Added, Coupling, Factor, Obstacle, Recurrence
 from lacc.ir.build import Builder
 from lacc.spec.model import Expr, State
 from lacc.spec.shapes import ONE
+
+SHAPES = "coupled states of different shapes"
+ONE_SHAPE = "states of one shape that need one another have chunks"
+VECTORS = "with products of vectors in place of the matrix, the recurrence has chunks"
 
 Uses = dict[tuple[int, int], tuple[Expr, Expr]]
 """Where a read goes: by state and the identity of its column, the column and its scalar."""
@@ -31,12 +35,14 @@ def coupled_step(states: Sequence[State]) -> Recurrence:
     except NotAffine as refusal:
         kind, transition = ("affine", "coupled") if refusal.linear else ("nonlinear",) * 2
         return Recurrence(names, direction, kind, transition, obstacle=refusal.obstacle)
-    reason = ""
+    reason = cure = ""
     if found.reads and not found.scalar:
+        cure = "with scalars between the states, or without the erase, they have chunks"
         reason = "an erase in states that are coupled by more than scalars"
     elif found.reads and not found.separable:
+        cure = "with writes that are products x @ y.T of vectors, they have chunks"
         reason = "an erase beside a write that is no product of rows and columns"
-    obstacle = Obstacle(reason, states[0].update) if reason else None
+    obstacle = Obstacle(reason, states[0].update, "coupled", cure) if reason else None
     return Recurrence(names, direction, "affine", "coupled", obstacle=obstacle, coupling=found)
 
 
@@ -80,7 +86,7 @@ class _Terms:
     def _take(self, i: int, state: State) -> None:
         names = [s.name for s in self.states]
         if state.update.shape != self.states[0].shape:
-            raise NotAffine("coupled states of different shapes", state.update, linear=True)
+            raise NotAffine(SHAPES, state.update, True, ONE_SHAPE)
         affine = Affine(self.build, lambda leaf: leaf.reference[0] in names)
         free = affine.indices(state.update)
         for term in affine.terms(state.update, free):
@@ -92,7 +98,7 @@ class _Terms:
                 continue
             leaf, at = product.state
             if leaf.shape != state.update.shape:
-                raise NotAffine("coupled states of different shapes", leaf, linear=True)
+                raise NotAffine(SHAPES, leaf, True, ONE_SHAPE)
             j = names.index(leaf.reference[0])
             held = [x for x in at if x is not None]
             moved = [n for n, (have, want) in enumerate(zip(held, axis)) if have != want]
@@ -105,7 +111,7 @@ class _Terms:
                 self._read(i, j, product, scale, moved[0], list(axis)[moved[0]], held[moved[0]])
             else:
                 reason = "a dense transition: entries of the state are mixed"
-                raise NotAffine(reason, state.update, linear=True)
+                raise NotAffine(reason, state.update, True, VECTORS)
 
     def _sum(self, a: Expr | None, b: Expr) -> Expr:
         return b if a is None else self.build.add(a, b)
@@ -122,13 +128,13 @@ class _Terms:
         for key, expr in product.factors.items():
             if key not in ((free,), (bound,)):
                 reason = "a dense transition: a factor of a read that is no row and no column"
-                raise NotAffine(reason, expr, linear=True)
+                raise NotAffine(reason, expr, True, VECTORS)
         size = [size for size in self.states[i].shape if size != ONE][axis]
         ones = self.build.node("const", (), (size,), 1)
         a, b = (product.factors.get((index,), ones) for index in (free, bound))
         self.contracted.add(axis)
         if len(self.contracted) > 1:
-            raise NotAffine("low-rank factors on both sides of the state", a, linear=True)
+            raise two_sided(a)
         _, uses = self.reads.setdefault((j, id(b)), (b, {}))
         known = uses.get((i, id(a)))
         uses[i, id(a)] = a, self._sum(known and known[1], scale)

@@ -39,11 +39,10 @@ def longest_chunk(
         steepest = max(abs(end) for end in ends)
         most = 0 if steepest == math.inf else int(EXPONENT / steepest) if steepest else None
         if most is not None and (longest is None or most < longest):
-            reason = (
-                "a decay on the axis that an erase leaves, which no promise keeps from 0: with a "
-                "bound, as in `where g >= -1`, chunks exist"
-                if most == 0
-                else f"a decay on the axis that an erase leaves is bounded for {most} tokens at most"
-            )
-            longest, bound = most, Obstacle(reason, factor.expr)
+            kind, cure = "an erase beside a decay without bound", ""
+            reason = f"a decay on the axis that an erase leaves is bounded for {most} tokens"
+            if most == 0:
+                reason = "a decay on the axis that an erase leaves, which no promise keeps from 0"
+                cure = "with a bound, as in `where g >= -1`, the recurrence has chunks"
+            longest, bound = most, Obstacle(reason, factor.expr, kind, cure)
     return longest, bound

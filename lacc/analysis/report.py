@@ -152,8 +152,16 @@ class _Teller(Words):
                 yield "start", f"{state.name} starts at {self.say(state.initial)}"
         if recurrence.direction == "backward":
             yield "direction", "backward: from the last token to the first"
+        if recurrence.obstacle is not None:
+            yield "no chunks", self.obstacle(recurrence.obstacle)
         if not recurrence.forgets:
             yield "stability", self.stable(stability(self.spec, recurrence, self.ranges))
+
+    def obstacle(self, obstacle: Obstacle) -> str:
+        """The terms that keep a recurrence from chunks, and what would have them."""
+        terms = "; ".join(term.span.words for term in (obstacle.expr, *obstacle.more))
+        said = f"{obstacle.reason}: {terms}"
+        return f"{said}; {obstacle.cure}" if obstacle.cure else said
 
     def transition(self, recurrence: Recurrence, state: State) -> str:
         """The class, in words."""

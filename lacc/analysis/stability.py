@@ -343,17 +343,17 @@ def _options(spec: Spec, recurrence: Recurrence) -> Iterator[Option]:
     """What is usually promised of the arguments that stand in the transition as factors, or under
     an `exp`."""
     algebra = Ranges(spec).algebra
-    factors = [f.expr for f in recurrence.decays]
-    factors += [side for erase in recurrence.erases for side in (erase.a, erase.b)]
+    factors = [(f.expr, 1) for f in recurrence.decays]
+    factors += [(side, 2) for erase in recurrence.erases for side in (erase.a, erase.b)]
     seen: set[str] = set()
-    for expr in factors:
+    for expr, most in factors:
         for leaf, under_exp in _leaves(expr, algebra):
             name = leaf.reference[0] if leaf.op == "input" else str(leaf.value)
             if name in seen:
                 continue
             seen.add(name)
             build = Builder(leaf.span)
-            zero, one = build.number(0), build.number(1)
+            zero, one, top = build.number(0), build.number(1), build.number(most)
             if under_exp:
                 yield name, (Promise("<=", leaf, zero, leaf.span),)
             elif len(leaf.shape) == 1 and recurrence.erases:
@@ -362,7 +362,7 @@ def _options(spec: Spec, recurrence: Recurrence) -> Iterator[Option]:
             else:
                 yield (
                     name,
-                    (Promise("<=", zero, leaf, leaf.span), Promise("<=", leaf, one, leaf.span)),
+                    (Promise("<=", zero, leaf, leaf.span), Promise("<=", leaf, top, leaf.span)),
                 )
 
 

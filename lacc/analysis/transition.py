@@ -139,10 +139,17 @@ class Tropical:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why a form does not exist: a sentence for the user and the expression it speaks of."""
+    """Why a form does not exist: a sentence for the user and the expression it speaks of.
+
+    ``kind`` is the class that a recurrence falls into by it, ``more`` are further terms of its
+    kind, ``cure`` is a sentence on what would have the form; empty where there is none.
+    """
 
     reason: str
     expr: Expr
+    kind: str = ""
+    cure: str = ""
+    more: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

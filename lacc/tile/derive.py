@@ -199,7 +199,8 @@ def _no_chunk(spec: Spec, found: tuple[Recurrence, ...]) -> Obstacle | None:
         if recurrence.erases and not _separable(recurrence):
             state = spec.state(recurrence.states[0])
             reason = "an erase beside a write that is no product of rows and columns"
-            return Obstacle(reason, state.update)
+            cure = "with writes that are products x @ y.T of vectors, it has chunks"
+            return Obstacle(reason, state.update, "an erase beside a write per entry", cure)
     return _unlowered(spec)
 
 
