@@ -39,8 +39,9 @@ def lacks(spec: Spec, derived: Derived) -> str:
             return f"{arg.ascii} is a table by position, which is not lowered yet"
     if derived.counts:
         return "it counts tokens, which is not lowered yet"
-    if derived.delays:
-        return f"it reads {next(iter(derived.delays))} with a delay, which is not lowered yet"
+    back = [*derived.delays, *(field.removesuffix("_past") for field in derived.pasts)]
+    if back:
+        return f"it reads {back[0]} with a delay, which is not lowered yet"
     if derived.initial is not None:
         return "it has a state that does not start at 0, which is not lowered yet"
     values: list[State | Output] = [*spec.states, *spec.outputs]

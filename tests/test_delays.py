@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lacc.diagnostics import LaccError
 from lacc.driver import analyse, compile, describe, load
 from lacc.ir.memories import one_token_memories
 from lacc.verify.checks import CHECKS
@@ -152,6 +153,11 @@ def test_the_field_holds_the_values_most_recent_last() -> None:
     assert np.allclose(state.u_past[0, 0], u[0, 2:, 0])
     _, early = kernel(q[:, :1], k[:, :1], v[:, :1])
     assert np.allclose(early.u_past[0, 0, :2], 0.25)
+
+
+def test_the_first_slice_of_triton_says_that_it_lacks_delays() -> None:
+    with pytest.raises(LaccError, match="it reads u with a delay, which is not lowered yet"):
+        compile(load(CAUSAL["what was read a token ago"], {}), "triton")
 
 
 def test_a_report_speaks_of_what_the_spec_reads() -> None:
