@@ -25,7 +25,13 @@ SEVERAL = ("meet", "meet_pull", "decayed_pull")  # ops with three results
 KERNELS, LAYOUT = "lacc.tile.kernels", "lacc.tile.layout"
 DENSE, TRIANGULAR, SCANS = "lacc.tile.dense", "lacc.tile.triangular", "lacc.tile.scans"
 TILES = (KERNELS, TRIANGULAR, LAYOUT, DENSE, SCANS)
+ATTENTION, ATTENDING = "lacc.tile.attention", "lacc.runtime.attending"
 SCALARS, SAMPLERS = "lacc.ir.scalars", "lacc.library.samplers"
+MODULES = (
+    *(CONTRACT, SEGMENTS, BLOCKS, EXPONENTS, PLAN),
+    *(*TILES, ATTENTION, ATTENDING, SCALARS),
+)
+"""Modules that are pasted, whole or in parts, samplers aside."""
 RESERVED = (
     "np",
     "inputs",
@@ -55,8 +61,7 @@ class Function:
 
 @cache
 def taken() -> frozenset[str]:
-    modules = (CONTRACT, SEGMENTS, BLOCKS, EXPONENTS, PLAN, *TILES, SCALARS, SAMPLERS)
-    return frozenset().union(*map(paste.names, modules))
+    return frozenset().union(*map(paste.names, (*MODULES, SAMPLERS)))
 
 
 def words(text: str) -> set[str]:
@@ -337,7 +342,8 @@ def all_dims(program: Program) -> set[str]:
 
 def unnamed(program: Program) -> set[str]:
     """Dims that no variable is named after, for that name is taken."""
-    return all_dims(program) & {*RESERVED, *taken(), *keyword.kwlist, *dir(builtins)}
+    dims, used = all_dims(program), {*RESERVED, *taken(), *keyword.kwlist, *dir(builtins)}
+    return {d for d in dims if d in used or not d.isidentifier()}
 
 
 def lengths(program: Program) -> dict[str, str]:

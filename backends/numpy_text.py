@@ -311,6 +311,9 @@ CALLS: dict[str, Call] = {
     "eye": lambda f, i, x, a: Text(
         f"np.eye({f.lengths[i.axes[0]]}, dtype={f.dtype})[None, None, None]"
     ),
+    "age": lambda f, i, x, a: Text(
+        f"np.arange({f.lengths[i.value]}, dtype={f.dtype})[None, None, None, ::-1]"
+    ),
     "mask": lambda f, i, x, a: Text(f"np.tril({x[0].code}{', -1' if i.value else ''})"),
     "row": _row,
     "place_row": lambda f, i, x, a: Text(

@@ -14,9 +14,12 @@ from lacc import __version__
 from lacc.backends import paste
 from lacc.backends.base import Variables, environment
 from lacc.backends.numpy_lines import (
+    ATTENDING,
+    ATTENTION,
     BLOCKS,
     CONTRACT,
     EXPONENTS,
+    MODULES,
     PLAN,
     RESERVED,
     SAMPLERS,
@@ -36,6 +39,7 @@ from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.spec.model import Spec
 from lacc.spec.shapes import ONE, Size
+from lacc.tile.attended import Attention, Rows
 from lacc.tile.derive import Derived
 from lacc.tile.program import Program
 
@@ -51,6 +55,9 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
     functions: list[Function] = []
     passes = []
     for n, stage in enumerate(derived.passes):
+        if isinstance(stage, Attention):
+            passes.append(attention_entry(stage))
+            continue
         emitted = PassText(spec, stage, str(n), reverse=stage.stage.direction == "backward")
         functions += emitted.functions()
         passes.append(emitted.entry())
@@ -69,6 +76,7 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
         functions.append(
             _plain(spec, derived.promises, "promised(x, fixed, C, dims, dtype)", PROMISED)
         )
+    attends = any(isinstance(p, Attention) for p in derived.passes)
     body = "\n".join(line for f in functions for line in (f.head, *f.lines))
     template = environment().get_template("numpy.py.j2")
     return template.render(
@@ -87,16 +95,20 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
         promises=derived.promises is not None,
         promised=list(derived.promised),
         params=[a.ascii for a in spec.args if a.role != "input" and a.per != "position"],
-        delays=derived.delays,
+        kept=[rows_text(rows) for rows in derived.kept],
         outputs={o.ascii: _shape(o.shape) for o in spec.outputs},
         states={s.ascii: _shape(s.shape) for s in spec.states},
         pasts=derived.pasts,
         exponents=derived.exponents,
-        units=_units(spec),
+        units=_units(derived),
         counts=derived.counts,
         draws=sorted({a.draw for a in spec.args if a.draw}),
-        imports=paste.imports(CONTRACT, SEGMENTS, BLOCKS, EXPONENTS, PLAN, *TILES, SCALARS),
-        kernels=[paste.chosen(module, {*words(body), "packed"}) for module in TILES],
+        imports=paste.imports(*MODULES),
+        kernels=[
+            *(paste.chosen(module, {*words(body), "packed"}) for module in TILES),
+            *([paste.body(ATTENTION)] if attends else []),
+        ],
+        attending=paste.body(ATTENDING) if attends else "",
         scalars=paste.chosen(SCALARS, words(body)),
         samplers=paste.chosen(SAMPLERS, [a.draw for a in spec.args if a.draw]),
         planning=paste.body(PLAN),
@@ -105,6 +117,28 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
         segments=paste.body(SEGMENTS),
         contract=paste.body(CONTRACT),
     )
+
+
+def rows_text(rows: Rows) -> str:
+    """The entry of values that a state keeps."""
+    past = rows.past
+    return f'Rows("{rows.source}", "{past.name}", {past.length}, {_quoted(past.state)})'
+
+
+def attention_entry(p: Attention) -> dict[str, object]:
+    """What the table of passes says of an attention."""
+    return {
+        "query": _quoted(p.query),
+        "key_rows": rows_text(p.keys),
+        "value_rows": rows_text(p.values),
+        "sink": _quoted(p.sink),
+        "output": _quoted(p.output),
+        "window": p.window,
+    }
+
+
+def _quoted(name: str | None) -> str:
+    return "None" if name is None else f'"{name}"'
 
 
 def public_name(signature: Signature) -> str:
@@ -126,10 +160,11 @@ def _unshadowed(spec: Spec) -> dict[str, str]:
     return found
 
 
-def _units(spec: Spec) -> dict[str, tuple[int, ...]]:
+def _units(derived: Derived) -> dict[str, tuple[int, ...]]:
     """Which axes, counted from the last, are a literal 1."""
+    spec = derived.spec
     shapes = {a.ascii: a.shape for a in spec.args}
-    shapes |= {f"{name}_past": shape for name, shape in shapes.items()}
+    shapes |= {rows.past.name: rows.shape for rows in derived.kept}
     shapes |= {o.ascii: o.shape for o in spec.outputs}
     shapes |= {s.ascii: s.shape for s in spec.states}
     found = {

@@ -16,6 +16,7 @@ from lacc.backends.triton_kernel import DEVICE, RESERVED, Kernel, Launch, host_s
 from lacc.backends.triton_text import obstacle
 from lacc.spec.model import Arg, Output, Spec, State
 from lacc.spec.shapes import Shape, Size
+from lacc.tile.attended import Attention
 from lacc.tile.derive import Derived
 from lacc.tile.pad import fill_padding
 from lacc.tile.program import Program
@@ -30,7 +31,10 @@ def lacks(spec: Spec, derived: Derived) -> str:
         return found.reason
     if len(derived.passes) != 1:
         return f"it takes {len(derived.passes)} passes over time, and one is lowered so far"
-    if derived.passes[0].stage.direction == "backward":
+    (only,) = derived.passes
+    if isinstance(only, Attention):
+        return "it attends to tokens, which is not lowered yet"
+    if only.stage.direction == "backward":
         return "it runs backward in time, which is not lowered yet"
     for arg in spec.args:
         if arg.default is not None or arg.draw is not None:
@@ -48,7 +52,7 @@ def lacks(spec: Spec, derived: Derived) -> str:
     for value in values:
         if value.per != "head":
             return f"{value.ascii} is per {value.per}, which is not lowered yet"
-    return obstacle(derived.passes[0].forward)
+    return obstacle(only.forward)
 
 
 def public_name(spec: Spec) -> str:
@@ -61,7 +65,9 @@ def public_name(spec: Spec) -> str:
 
 def to_triton(spec: Spec, derived: Derived, chunk: int | None = None) -> str:
     """The text of the module with ``NAME(...)``; `lacks` must have nothing to say."""
-    program = fill_padding(derived.passes[0].forward)
+    (only,) = derived.passes
+    assert not isinstance(only, Attention)
+    program = fill_padding(only.forward)
     launch = plan(program, chunk)
     kernel = Kernel(spec, program, launch)
     body = "\n".join([*kernel.before, *kernel.chunk, *kernel.after])

@@ -117,7 +117,7 @@ def emit(
         case "ir":
             return views.of_spec(spec)
         case "recurrence":
-            plain, _ = one_token_memories(spec)
+            plain, *_ = one_token_memories(spec)
             return views.of_recurrences(plain, recurrences(plain))
         case "tile":
             return views.of_programs(analyse(spec))
@@ -151,7 +151,7 @@ def describe(spec: Spec) -> str:
     from lacc.ir.memories import one_token_memories
 
     derived = analyse(spec)
-    plain, _ = one_token_memories(spec)
+    plain, *_ = one_token_memories(spec)
     return text(report(plain, recurrences(plain), derived.modes, derived.longest))
 
 
@@ -162,7 +162,7 @@ def lints(spec: Spec) -> list[Diagnostic]:
     from lacc.analysis.stability import stability_warnings
     from lacc.ir.memories import one_token_memories
 
-    plain, _ = one_token_memories(spec)
+    plain, *_ = one_token_memories(spec)
     found = recurrences(plain)
     return [*stability_warnings(plain, found), *chunk_notes(plain, found)]
 

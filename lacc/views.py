@@ -75,8 +75,13 @@ def class_of(recurrence: Recurrence) -> str:
 
 def of_programs(derived: Derived) -> str:
     """The tile programs of every pass, forward and backward, and of one token."""
+    from lacc.tile.attended import Attention
+
     parts = []
     for n, stage in enumerate(derived.passes):
+        if isinstance(stage, Attention):
+            parts.append(f"# pass {n}, all tokens at once\n{stage}")
+            continue
         where = f"pass {n}, {stage.stage.direction}"
         parts.append(f"# {where}\n{stage.forward}")
         parts.append(f"# {where}, gradients\n{stage.backward}")

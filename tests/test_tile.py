@@ -134,7 +134,7 @@ CASES: dict[str, list[Case]] = {
     "unfold": [("t K V", lambda f, x: f.op("unfold", (f.op("fold", (f.tanh(x),), FOLD),), FOLD))],
 }
 CASES["levels"] = CASES["prefix"]
-LEAVES = {"load", "const", "size", "eye"}
+LEAVES = {"load", "const", "size", "eye", "age"}
 
 
 def test_every_row_with_a_gradient_has_a_case_and_every_other_row_is_used() -> None:

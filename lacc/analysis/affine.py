@@ -98,9 +98,10 @@ class Affine:
             for node in expr.walk():
                 if id(node) not in self._dependent:
                     self._kept.append(node)
+                    opaque = self._apart and node.op == "attend"
                     self._dependent[id(node)] = (
                         node.op == "state" and self._is_state(node)
-                    ) or any(self._dependent[id(arg)] for arg in node.args)
+                    ) or any(self._dependent[id(arg)] for arg in node.args if not opaque)
         return self._dependent[id(expr)]
 
     # ---- expansion

@@ -1,6 +1,6 @@
 """A spec in, the same spec out with each `(stabilized)` state as a scaled value and its exponent.
 
-    plain, exponents = stabilized(spec)
+    plain, exponents, attended = stabilized(spec, attended)
 
 A state S of decays α and writes w is kept as S · e^-m, with the running maximum of all exponents,
 
@@ -25,6 +25,7 @@ from lacc.analysis.ranges import Ranges
 from lacc.analysis.scaled import Interning, Scaled, Scaling
 from lacc.analysis.transition import Axes, Factor, Recurrence
 from lacc.ir.graph import components
+from lacc.ir.memories import Attended
 from lacc.spec.model import Expr, Spec, State
 from lacc.spec.names import exponent
 from lacc.spec.shapes import ONE
@@ -39,12 +40,14 @@ Exponents = dict[str, tuple[str, Axes]]
 ASCII names."""
 
 
-def stabilized(spec: Spec) -> tuple[Spec, Exponents]:
-    """``spec`` with the `(stabilized)` states that are decays and writes scaled; others stay as
-    they are."""
+def stabilized(spec: Spec, attended: Attended) -> tuple[Spec, Exponents, Attended]:
+    """``spec`` with the `(stabilized)` states that are decays and writes scaled, and its
+    attentions; others stay as they are."""
     if not any(state.stabilized for state in spec.states):
-        return spec, {}
-    return _Rewriting(spec).result()
+        return spec, {}, attended
+    rewriting = _Rewriting(spec)
+    plain, exponents = rewriting.result()
+    return plain, exponents, {rewriting.true(node): both for node, both in attended.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class _Rewriting:
         states: list[State] = []
         for state in self.spec.states:
             if state.name not in self.found:
-                states.append(replace(state, update=self._true(state.update)))
+                states.append(replace(state, update=self.true(state.update)))
                 continue
             states.append(replace(state, update=self._update(state), stabilized=False))
             if self.owner[state.name] == state.name:
@@ -89,8 +92,8 @@ class _Rewriting:
         spec = replace(
             self.spec,
             states=tuple(states),
-            definitions=tuple(replace(d, expr=self._true(d.expr)) for d in self.spec.definitions),
-            outputs=tuple(replace(o, expr=self._true(o.expr)) for o in self.spec.outputs),
+            definitions=tuple(replace(d, expr=self.true(d.expr)) for d in self.spec.definitions),
+            outputs=tuple(replace(o, expr=self.true(o.expr)) for o in self.spec.outputs),
         )
         spelled = {s.name: s.ascii for s in self.spec.states}
         return spec, {
@@ -98,7 +101,8 @@ class _Rewriting:
             for name, owner in self.owner.items()
         }
 
-    def _true(self, expr: Expr) -> Expr:
+    def true(self, expr: Expr) -> Expr:
+        """``expr`` over scaled states."""
         return self.scaling.true(self.build.adopt(expr))
 
     # ---- exponents ------------------------------------------------------------------------------
@@ -197,7 +201,7 @@ class _Rewriting:
         for factor in followed:
             decay = decay_of(factor, self.ranges)
             if decay.space == "log":
-                return factor, self._true(decay.expr)
+                return factor, self.true(decay.expr)
         return next(((f, None) for f in followed if f.axes in (own, ())), None)
 
     def _absorbed(self, name: str) -> Expr | None:
@@ -208,7 +212,7 @@ class _Rewriting:
         factor, log = taken
         build = self.build
         if log is None:
-            size = build.node("abs", (self._true(factor.expr),), factor.expr.shape)
+            size = build.node("abs", (self.true(factor.expr),), factor.expr.shape)
             size = build.node("max", (size, build.number(LEAST)), size.shape)
             log = build.node("log", (size,), size.shape)
         if factor.axes and not self.axes[name]:
@@ -228,7 +232,7 @@ class _Rewriting:
                 log, moved_ = build.add(taken[1], moved), factor.axes or own
                 self._multiply(factors, moved_, build.node("exp", (log,), log.shape))
             else:
-                self._multiply(factors, factor.axes, self._true(factor.expr))
+                self._multiply(factors, factor.axes, self.true(factor.expr))
         if taken is None or taken[1] is None:
             self._multiply(factors, own, build.node("exp", (moved,), moved.shape))
         kept = build.node("state", (), state.shape, (name, step))

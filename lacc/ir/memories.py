@@ -1,6 +1,6 @@
 """A spec in, the same spec out with memories of one token only, and which of them make a field.
 
-    plain, pasts = one_token_memories(spec)
+    plain, pasts, attended = one_token_memories(spec)
 
 A value (a state that reads no token of itself) stands for its right side wherever it is read at its
 own token. What is read further back is a chain of states, each of which holds what the one before
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lacc.ir.graph import expressions, nodes
+from lacc.ir.reach import Past, key_of, pasts
 from lacc.spec.model import Arg, Definition, Expr, Interner, Spec, State
 from lacc.spec.names import memory
 
@@ -26,13 +27,24 @@ Pasts = dict[str, tuple[str, ...]]
 """The memories, the oldest first, that make the field NAME_past; all by ASCII names."""
 
 
-def one_token_memories(spec: Spec) -> tuple[Spec, Pasts]:
-    """``spec`` in the terms of states that are read at t, t-1, t+1 or T, and the fields of what is
-    none of its own."""
+Attended = dict[Expr, tuple[Past, Past]]
+"""What is kept of the keys and of the values of each `attend`."""
+
+
+def one_token_memories(spec: Spec) -> tuple[Spec, Pasts, Attended]:
+    """``spec`` in the terms of states that are read at t, t-1, t+1 or T, the fields of what is none
+    of its own, and what its attentions keep."""
+    kept = pasts(spec)
+    attended = {
+        node: (kept[key_of(node.args[1])], kept[key_of(node.args[2])])
+        for node in nodes(expressions(spec))
+        if node.op == "attend"
+    }
     rewriting = _Rewriting(spec)
     if not rewriting.values and not rewriting.reach:
-        return spec, {}
-    return rewriting.spec(), rewriting.pasts()
+        return spec, {}, attended
+    plain = rewriting.spec()
+    return plain, rewriting.pasts(), {rewriting(n): both for n, both in attended.items()}
 
 
 class _Rewriting:

@@ -14,6 +14,8 @@ from lacc.spec.shapes import Size
 from lacc.tile.derive import Derived
 
 CHUNKS = (16, 32, 64, 128, 256)
+PASTS = (32, 2048)
+"""Tokens before the chunk of a price that is looked at."""
 NEGLIGIBLE = 2e-3
 """The share of a price below which a term of it is left out."""
 
@@ -38,7 +40,7 @@ def choose(
         cached=machine.L3 // size,
         near=float(f"{size / machine.near * 1e9:.3g}"),
         far=float(f"{size / machine.far * 1e9:.3g}"),
-        tile=_price((cost.held(cost.lowered(derived)), 1.0)),
+        tile=_price((cost.held(derived), 1.0)),
     )
     plan, back = (_priced(bare, derived, machine, size, dims, way) for way in (False, True))
     why = (*reasons(derived, plan, machine, dims), *reasons_back(back, dims))
@@ -64,7 +66,8 @@ def _priced(
         phases += [cost.work(program, "dstate") for program in cost.lowered(derived, back=True)]
         tokens += [derived.token.backward] if derived.token is not None else []
         kept = cost.kept(derived)
-    carry = cost.total(p["carry"] for p in phases)
+    carry = cost.total(p["carry"] for p in phases) + cost.attended(derived)
+    carry = carry + cost.attended(derived, back=True) if back else carry
     block = cost.total(p[name] for p in phases for name in ("local", "output"))
     token = cost.total(cost.from_state(program) for program in tokens)
     call, extra = machine.call * 1e9, Size.of(cost.BLOCK_CALLS * (1 + back))
@@ -100,7 +103,7 @@ def _price(*rates: tuple[Size, float]) -> Price:
 
 def _short(price: Price, dims: Mapping[str, int]) -> Price:
     """The price without what never matters at ``dims``, to three digits."""
-    kept = {n for C in CHUNKS for n in _matters(price, sizes(C, dims))}
+    kept = {n for C in CHUNKS for past in PASTS for n in _matters(price, sizes(C, dims, past))}
     return tuple((float(f"{price[n][0]:.3g}"), *price[n][1:]) for n in sorted(kept))
 
 

@@ -14,7 +14,8 @@ from math import prod
 
 from lacc.ir.ops import OPS
 from lacc.spec.shapes import ONE, Size
-from lacc.tile.derive import Derived
+from lacc.tile.attended import Attention
+from lacc.tile.derive import Derived, Pass
 from lacc.tile.ops import TILE_OPS
 from lacc.tile.program import TIME, Inst, Program
 from lacc.tile.rewrite import for_chunks
@@ -22,7 +23,9 @@ from lacc.tile.split import FIXED, phases
 
 TOKENS = Size.of("#C")
 LEVELS = Size.of("#log C")
-"""Sizes beside the dims: the tokens of a chunk, and how often it halves."""
+PAST = Size.of("#past")
+"""Sizes beside the dims: the tokens of a chunk, how often it halves, and how many tokens came
+before one, on average."""
 
 ZERO = Size.of(0)
 VIEWS = {
@@ -38,6 +41,10 @@ tiles taken out of arrays and put into them."""
 
 INVERSE_CALLS = Size.of(64)
 """Calls into NumPy where a unit lower triangle is inverted by halves."""
+
+
+CALLS = Size.of(30)
+"""Calls into NumPy that a block of queries takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +165,31 @@ def of_instruction(program: Program, n: int) -> Work:
 def lowered(derived: Derived, back: bool = False) -> list[Program]:
     """The programs of all passes, forward or ``back``, as they run."""
     carried = "dstate" if back else "state"
-    programs = [p.backward if back else p.forward for p in derived.passes]
+    passes = [p for p in derived.passes if isinstance(p, Pass)]
+    programs = [p.backward if back else p.forward for p in passes]
     return [for_chunks(p, carried) for p in programs]
+
+
+def attended(derived: Derived, back: bool = False) -> Work:
+    """The counts of all attentions for the queries of one chunk, or of their gradients."""
+    found = Work()
+    for p in derived.passes:
+        if isinstance(p, Attention):
+            found = found + attention(p, back)
+    return found
+
+
+def attention(p: Attention, back: bool = False) -> Work:
+    """The queries of a chunk see one another, and the tokens before that are in sight."""
+    seen = PAST + _scaled(TOKENS, 0.5) if p.window is None else TOKENS + Size.of(p.window - 1)
+    pairs = TOKENS * seen
+    wide = prod(p.keys.shape, start=ONE), prod(p.values.shape, start=ONE)
+    read = seen * (wide[0] + wide[1])
+    if back:
+        products = pairs * (_scaled(wide[0], 6) + _scaled(wide[1], 4))
+        return Work(products, _scaled(pairs, 12), _scaled(pairs, 14) + _scaled(read, 3), ONE, CALLS)
+    products = _scaled(pairs * (wide[0] + wide[1]), 2)
+    return Work(products, _scaled(pairs, 12), _scaled(pairs, 8) + read, ONE, CALLS)
 
 
 def from_state(program: Program) -> Work:
@@ -189,11 +219,13 @@ def from_nothing(program: Program) -> Work:
     return total(of_instruction(program, n) for n in live)
 
 
-def held(programs: Iterable[Program]) -> Size:
+def held(derived: Derived) -> Size:
     """Entries that a chunk works on at a time: its inputs, as much twice over, a tile of pairs, and
     the matrices that each of its tokens solves."""
     wide, pairs, matrices = ZERO, ZERO, ZERO
-    for program in programs:
+    if any(isinstance(p, Attention) for p in derived.passes):
+        pairs = TOKENS * TOKENS
+    for program in lowered(derived):
         for kind in ("input", "stored"):
             loads = program.loads(kind).values()
             wide = wide + _sum(extent(program, program.body[n].axes) for n in loads)
@@ -209,6 +241,8 @@ def kept(derived: Derived) -> Size:
     out anew for products each way."""
     found = ZERO
     for stage in derived.passes:
+        if isinstance(stage, Attention):
+            continue
         for n in stage.forward.loads("state").values():
             found = found + extent(stage.forward, stage.forward.body[n].axes)
     return _scaled(found, 4)

@@ -9,6 +9,7 @@ from lacc.plan import cost
 from lacc.plan.cost import lowered
 from lacc.plan.machine import Machine
 from lacc.plan.plan import Plan, sizes
+from lacc.tile.attended import Attention
 from lacc.tile.derive import Derived
 from lacc.tile.program import Program
 
@@ -32,6 +33,8 @@ def reasons(
         order = _of_order(plan, lowered(derived), dims)
         if order:
             yield order
+    if "chunk" in plan.modes:
+        yield from _of_attention(derived, plan, dims)
     if "recurrent" in plan.modes:
         yield _of_recurrent(plan, dims)
 
@@ -97,6 +100,17 @@ def _of_order(plan: Plan, forward: Sequence[Program], dims: Mapping[str, int]) -
     )
 
 
+def _of_attention(derived: Derived, plan: Plan, dims: Mapping[str, int]) -> Iterator[str]:
+    """The flops of each attention, which no order of products makes fewer."""
+    C = plan.choose(LONG, HEADS, dims)[1]
+    for p in derived.passes:
+        if isinstance(p, Attention):
+            work = cost.attention(p).products
+            flops = cost.evaluate(work, sizes(C, dims, LONG / 2)) / C
+            sight = f"{p.window} tokens" if p.window is not None else f"all T = {LONG} so far"
+            yield f"attends in tiles of {C} queries: {flops:,.0f} flops a token over {sight}"
+
+
 def _of_recurrent(plan: Plan, dims: Mapping[str, int]) -> str:
     token = _micros(plan.by_token(1, HEADS, dims), 1)
     if plan.modes == ("recurrent",):
@@ -129,7 +143,7 @@ def explain(derived: Derived, plan: Plan, shape: Mapping[str, int]) -> tuple[Tab
     sizes_ = ", ".join(f"{name}={size}" for name, size in shape.items())
     tables = [Table(f"at {sizes_}, forward, on the machine {plan.machine}", header, rows)]
     if chosen[0] != "recurrent":
-        tables.append(_of_phases(derived, chosen[1], dims))
+        tables.append(_of_phases(derived, chosen[1], T, dims))
     return tuple(tables)
 
 
@@ -142,6 +156,8 @@ def order_of(derived: Derived, mode: str) -> str:
     """How products associate: of pairs of tokens first where all of them make one chunk."""
     pairs = any("s" in inst.axes for program in lowered(derived) for inst in program.body)
     products = any(inst.op == "contract" for p in lowered(derived) for inst in p.body)
+    if not products and any(isinstance(p, Attention) for p in derived.passes):
+        return "(Q Kᵀ) V"
     return "(Q Kᵀ) V" if mode == "parallel" and pairs else "Q (Kᵀ V)" if products else ""
 
 
@@ -158,21 +174,25 @@ def _candidates(
     every += [("chunk", C) for C in plan.chunks if C < T] if "chunk" in plan.modes else []
     for mode, C in [*every, *([("recurrent", 1)] if "recurrent" in plan.modes else [])]:
         work = cost.total(cost.from_state(program) for program in programs)
+        work = work + cost.attended(derived)
         cost_ = plan.by_chunk(C, T, heads, dims)
         if mode == "recurrent" and derived.token is not None:
             work, cost_ = cost.from_state(derived.token.forward), plan.by_token(T, heads, dims)
-        flops = cost.evaluate(work.flops, sizes(C, dims)) * heads * T / C
+        flops = cost.evaluate(work.flops, sizes(C, dims, T / 2)) * heads * T / C
         mark = "chosen" if (mode, C) == chosen else ""
         numbers = _figures(cost_ / 1e6), _figures(flops / 1e6)
         yield mode, str(C), order_of(derived, mode), *numbers, mark
 
 
-def _of_phases(derived: Derived, C: int, dims: Mapping[str, int]) -> Table:
+def _of_phases(derived: Derived, C: int, T: int, dims: Mapping[str, int]) -> Table:
     works = [cost.work(program, "state") for program in lowered(derived)]
+    found = {phase: cost.total(w[phase] for w in works) for phase in ("local", "carry", "output")}
+    if any(isinstance(p, Attention) for p in derived.passes):
+        found["attend"] = cost.attended(derived)
     rows = []
-    for phase in ("local", "carry", "output"):
-        work = cost.total(w[phase] for w in works)
+    for phase, work in found.items():
         counts = (work.products, work.maps, work.entries, work.calls)
-        rows.append((phase, *(f"{cost.evaluate(n, sizes(C, dims)):,.0f}" for n in counts)))
+        numbers = (cost.evaluate(n, sizes(C, dims, T / 2)) for n in counts)
+        rows.append((phase, *(f"{n:,.0f}" for n in numbers)))
     header = ("phase", "flops in products", "flops elementwise", "entries moved", "NumPy calls")
     return Table(f"a chunk of {C} tokens, one head", header, tuple(rows))

@@ -2,7 +2,7 @@
 
 This module stands alone: its text is also pasted into every emitted file, which carries its plan.
 A price is a sum of products in nanoseconds: ((900,), (0.5, "#C", "K")) is 900 + 0.5 C K for a
-chunk of C tokens; "#log C" is log2 C.
+chunk of C tokens; "#log C" is log2 C, "#past" how many tokens came before one, on average.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ class Plan:
         floats = heads * price_at(self.tile, sizes(C, dims))
         return max(1, min(int(self.block // max(floats, 1)), 16))
 
-    def by_chunk(self, C: int, T: int, heads: int, dims: Mapping[str, int]) -> float:
-        """Nanoseconds for T tokens of every head in chunks of C."""
+    def by_chunk(self, C: int, T: int, heads: int, dims: Mapping[str, int], past: int = 0) -> float:
+        """Nanoseconds for T tokens of every head in chunks of C, behind ``past`` others."""
         whole, tail = divmod(T, C)
-        at, n = sizes(C, dims), self.together(C, heads, dims)
+        at, n = sizes(C, dims, past + T / 2), self.together(C, heads, dims)
         fits = heads * price_at(self.tile, at) <= self.cached
         moved = price_at(self.moved, at) * (self.near if fits else self.far)
         each = heads * (price_at(self.chunk, at) + moved) + price_at(self.chunk_calls, at)
         blocks = -(-whole // n) * price_at(self.block_calls, at)
-        rest = self.by_chunk(tail, tail, heads, dims) if tail else 0.0
+        rest = self.by_chunk(tail, tail, heads, dims, T - tail) if tail else 0.0
         return whole * each + blocks + rest
 
     def by_token(self, T: int, heads: int, dims: Mapping[str, int]) -> float:
         """Nanoseconds for T tokens of every head, one at a time."""
-        at = sizes(1, dims)
+        at = sizes(1, dims, T / 2)
         return T * (heads * price_at(self.token, at) + price_at(self.token_calls, at))
 
     def choose(
@@ -84,6 +84,6 @@ class Plan:
         return min(found, key=lambda one: one[0])[1:]
 
 
-def sizes(C: int, dims: Mapping[str, int]) -> dict[str, float]:
+def sizes(C: int, dims: Mapping[str, int], past: float = 0) -> dict[str, float]:
     """What prices name."""
-    return {**dims, "#C": C, "#log C": log2(C)}
+    return {**dims, "#C": C, "#log C": log2(C), "#past": past}

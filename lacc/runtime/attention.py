@@ -30,7 +30,7 @@ class View:
     def of(keys: Track, values: Track, t: int, window: int | None, position: Array) -> View:
         """The last ``window`` tokens (all without) of token ``t``, itself included; ``position``
         [B] tokens came before the call."""
-        most = min(keys.front, values.front) + t + 1
+        most = min(keys.known, values.known) + t + 1
         back = most if window is None else min(most, window)
         at = np.arange(t + 1 - back, t + 1)[:, None, None]
         return View(keys, values, back, t, at >= -position[:, None])

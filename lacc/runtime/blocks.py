@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -58,17 +58,39 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Program:
-    """Everything that a spec computes: ``passes`` by chunks, ``token`` one at a time, ``delays`` of
-    inputs, outputs and states with their shapes by dims, ``pasts``: the states that make a field of
-    delayed values, the oldest first, ``exponents`` of scaled states, ``units``: which axes of an
-    array are a literal 1 and in no tile, ``initial`` states that are not 0 with the gradient of
-    their params."""
+class Rows:
+    """Values of earlier tokens that the next call needs: the last ``length`` (None: all) of what
+    the array ``source`` has for each token are the ``field`` of the state. Those of a ``state``
+    come before its own value."""
 
-    passes: tuple[Pass, ...]
+    source: str
+    field: str
+    length: int | None
+    state: str | None
+
+
+class Whole(Protocol):
+    """A pass that takes up all tokens of a call at once."""
+
+    def forward(self, call: Call) -> Any:
+        """Puts what it computes into ``call.x``; what `backward` needs of it."""
+
+    def backward(self, call: Call, kept: Any, dx: Arrays) -> None:
+        """Adds to the cotangents of what it takes, from those of what it gave."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything that a spec computes: ``passes`` by chunks, ``token`` one at a time, ``kept`` of
+    earlier tokens, outputs and states with their shapes by dims, ``pasts``: the states that make a
+    field of delayed values, the oldest first, ``exponents`` of scaled states, ``units``: which axes
+    of an array are a literal 1 and in no tile, ``initial`` states that are not 0 with the gradient
+    of their params."""
+
+    passes: tuple[Pass | Whole, ...]
     token: Pass | None
     params: tuple[str, ...]
-    delays: dict[str, int]
+    kept: tuple[Rows, ...]
     outputs: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
     states: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
     pasts: dict[str, tuple[str, ...]]
@@ -105,11 +127,11 @@ class Call:
         self, program: Program, x: Arrays, state: Arrays, run: Any, back: bool = False
     ) -> None:
         self.program, self.run, self.x, self.state = program, run, dict(x), dict(state)
-        plan = (program.plan.back if back else None) or program.plan
+        self.plan = plan = (program.plan.back if back else None) or program.plan
         heads = run.B * run.H
         mode, C = plan.choose(run.T, heads, run.dims, run.mode)
         self.by_token = mode == "recurrent"
-        self.passes = program.passes
+        self.passes: Sequence[Pass | Whole] = program.passes
         if self.by_token and program.token is not None:
             self.passes = (program.token,)
         self.C = max(1, min(run.chunk or C, run.T))
@@ -132,18 +154,75 @@ class Call:
                 value = np.asarray(first.get(name, 0.0))
                 value = value[:, :, 0] if value.ndim > len(axes) else value  # else it is constant
                 self.state[name] = np.broadcast_to(value, (run.B, run.H, *axes)).astype(run.dtype)
-        for label in {name for p in self.passes for name in p.inputs if "@" in name}:
+        self.unfilled: dict[str, str] = {}
+        for rows in program.kept:
+            if rows.state is not None and self.state.get(rows.field) is None:
+                self.state[rows.field] = self.declared(rows, first.get(rows.state, 0.0))
+                self.unfilled[rows.field] = rows.state
+        self.start = dict(self.state)
+        chunked = [p for p in self.passes if isinstance(p, Pass)]
+        for label in {name for p in chunked for name in p.inputs if "@" in name}:
             name, offset = label.split("@")
             self.x[label] = self.delayed(name, -int(offset))
         if program.counts:
             start = self.state["position"]
             self.x["t"] = (start[:, None] + np.arange(1, run.T + 1)).astype(run.dtype)[:, :, None]
+        if not run.T:
+            self.passes = ()
+        names = [name for p in self.passes if isinstance(p, Pass) for name in p.states]
+        self.carried = {rows.field for rows in program.kept if not run.T or rows.field in names}
+        growing = [rows.field for rows in program.kept if rows.length is None]
+        self.past = self.start[growing[0]].shape[2] if growing else None
+        for field in growing:
+            if self.start[field].shape[2] != self.past:
+                got = self.start[field].shape[2]
+                raise ValueError(f"state.{field}: expected {self.past} rows, got {got}")
         self.constants: dict[tuple[int, int, bool], Any] = {}
+
+    def dims(self, at: int) -> Mapping[str, int]:
+        """All dims; by token also how many tokens came before it."""
+        if self.past is None or not self.by_token:
+            dims: Mapping[str, int] = self.run.dims
+            return dims
+        return {**self.run.dims, "#past": self.past + at}
+
+    def declared(self, rows: Rows, value: Any) -> Array:
+        """Rows of a state as it is declared to start."""
+        like, value = self.state[str(rows.state)], np.asarray(value)
+        value = value[:, :, 0] if value.ndim > like.ndim - 2 else value
+        value = np.broadcast_to(value, like.shape)[:, :, None]
+        return np.repeat(value, rows.length or 0, 2).astype(self.run.dtype)
 
     def delayed(self, name: str, by: int) -> Array:
         """An input of ``by`` tokens ago [B, T, H, *axes], from the past before the start."""
         x, past = self.x[name], np.moveaxis(self.state[f"{name}_past"], 2, 1)
+        none = np.zeros((past.shape[0], by, *past.shape[2:]), past.dtype)
+        past = np.concatenate([none, past], 1)
         return np.concatenate([past[:, past.shape[1] - by :], x], 1)[:, : x.shape[1]]
+
+    def every(self, rows: Rows) -> tuple[Array, int]:
+        """The values before the call and those of its tokens [B, H, P + T, *axes], and P."""
+        x = np.moveaxis(self.x[rows.source], 1, 2).astype(self.run.dtype, copy=False)
+        parts = [self.start[rows.field]] if rows.length != 0 else []
+        parts += [self.start[rows.state][:, :, None]] if rows.state is not None else []
+        past = sum(part.shape[2] for part in parts)
+        return (np.concatenate([*parts, x], 2) if parts else x), past
+
+    def pull(self, rows: Rows, d: Array, dx: Arrays, later: int = 0) -> None:
+        """Adds the cotangent ``d`` of the last values, but for ``later`` more that follow them, to
+        those of what they are of."""
+        past = self.start[rows.field].shape[2] if rows.length != 0 else 0
+        known = past + (rows.state is not None)
+        every = np.zeros((*d.shape[:2], known + self.run.T, *d.shape[3:]), d.dtype)
+        stop = every.shape[2] - later
+        first = max(d.shape[2] - stop, 0)
+        every[:, :, stop - d.shape[2] + first : stop] = d[:, :, first:]
+        if rows.length != 0:
+            self.dpast[rows.field] += every[:, :, :past]
+        if rows.state is not None:
+            self.dstart[rows.state] = self.dstart.get(rows.state, 0.0) + every[:, :, past]
+        dx[rows.source] += np.moveaxis(every[:, :, known:], 2, 1)
+        self.written.add(rows.source)
 
     def constant(self, p: Pass, number: int, C: int, back: bool = False) -> Any:
         """What a pass prepares once for chunks of C tokens, forward or backward."""
@@ -187,12 +266,15 @@ class Call:
             for name, shape in self.program.outputs.items()
         }
         for number, p in enumerate(self.passes):
+            if not isinstance(p, Pass):
+                kept.append(p.forward(self))
+                continue
             states, starts = tuple(self.state[name] for name in p.states), []
             for at, n, C in spans(run.T, self.C, self.n):
                 constants = self.constant(p, number, C)
                 before = states
                 values, states, first = p.forward(
-                    self.inputs(p, at, n, C), states, constants, n, C, run.dims, run.dtype
+                    self.inputs(p, at, n, C), states, constants, n, C, self.dims(at), run.dtype
                 )
                 if keep and not self.by_token:
                     starts.append(first)
@@ -217,10 +299,15 @@ class Call:
         }
         if self.program.counts:
             found["position"] = self.state["position"] + self.run.T
-        for name, reach in self.program.delays.items():
-            past = self.state[f"{name}_past"]
-            rows = np.concatenate([past, np.moveaxis(self.x[name], 1, 2)], 2)
-            found[f"{name}_past"] = rows[:, :, rows.shape[2] - reach :].astype(self.run.dtype)
+        found |= {field: self.state[field] for field in self.carried}
+        for rows in self.program.kept:
+            if rows.field not in self.carried:
+                every, _ = self.every(rows)
+                stop = every.shape[2] - (rows.state is not None)
+                length = rows.length
+                if length is None:
+                    length = self.start[rows.field].shape[2] + self.run.T
+                found[rows.field] = every[:, :, stop - length : stop]
         return {name: np.array(value) for name, value in found.items()}
 
     def backward(
@@ -241,11 +328,21 @@ class Call:
             name: np.zeros_like(self.state[name])
             if ends.get(name) is None
             else np.array(ends[name])
-            for name in program.states
+            for name in [*program.states, *self.carried]
         }
+        self.dpast = {
+            rows.field: np.zeros(self.start[rows.field].shape, run.dtype) for rows in program.kept
+        }
+        self.dstart: Arrays = {}
+        self.written: set[str] = set()
+        for rows in program.kept:
+            if ends.get(rows.field) is not None and rows.field not in self.carried:
+                self.pull(rows, ends[rows.field], dx, later=int(rows.state is not None))
         cotangents = {**dict.fromkeys(program.outputs), **cotangents}
-        written: set[str] = set()
         for number, p in reversed(list(enumerate(self.passes))):
+            if not isinstance(p, Pass):
+                p.backward(self, kept[number], dx)
+                continue
             dstates = tuple(dstate[name] for name in p.states)
             for (at, n, C), starts in self.reversed_blocks(p, number, kept[number]):
                 constants = self.constant(p, number, C, back=True)
@@ -260,12 +357,12 @@ class Call:
                     dstates,
                     n,
                     C,
-                    run.dims,
+                    self.dims(at),
                     run.dtype,
                 )
                 for name, d in zip(p.inputs, dinputs):
                     if d is not None and name in dx:
-                        self.put(p, dx[name], d, at, n, C, add=name in written)
+                        self.put(p, dx[name], d, at, n, C, add=name in self.written)
                 for name, d in zip(p.fixed, dfixed):
                     if d is not None and name in dparams:
                         dparams[name] += np.broadcast_to(
@@ -275,8 +372,8 @@ class Call:
                     if d is not None:
                         dstate[name] = dstate[name] + d.sum(2)
             dstate.update(zip(p.states, dstates))
-            written.update(p.inputs)
-        return self.collected(dx, dparams, dstate, ends)
+            self.written.update(p.inputs)
+        return self.collected(dx, dparams, dstate)
 
     def reversed_blocks(
         self, p: Pass, number: int, kept: list[Any]
@@ -293,7 +390,7 @@ class Call:
                 group.append(((at, n, C), tuple(s[:, :, None] for s in states)))
                 constants = self.constant(p, number, C)
                 _, states, _ = p.forward(
-                    self.inputs(p, at, n, C), states, constants, n, C, run.dims, run.dtype
+                    self.inputs(p, at, n, C), states, constants, n, C, self.dims(at), run.dtype
                 )
             yield from reversed(group)
 
@@ -312,31 +409,27 @@ class Call:
         assert part is not None
         return packed(part[:, :, :, 0] if self.by_token else part, self.run.dtype)
 
-    def collected(
-        self, dx: Arrays, dparams: Arrays, dstate: Arrays, ends: Arrays
-    ) -> tuple[Arrays, Arrays]:
+    def collected(self, dx: Arrays, dparams: Arrays, dstate: Arrays) -> tuple[Arrays, Arrays]:
         """Gradients by argument: delays taken back to their inputs and pasts, starts to the params
         that make them."""
-        program, T = self.program, self.run.T
-        initial = dict(dstate)
-        for name, reach in program.delays.items():
-            past = self.state[f"{name}_past"]
-            rows = np.zeros(
-                (past.shape[0], reach + T, *np.moveaxis(past, 2, 1).shape[2:]), self.run.dtype
-            )
-            rows[:, reach:] += dx[name]
-            if ends.get(f"{name}_past") is not None:
-                rows[:, T:] += np.moveaxis(ends[f"{name}_past"], 2, 1)
-            for label in [key for key in dx if key.startswith(f"{name}@")]:
+        program = self.program
+        for rows in program.kept:
+            for label in [key for key in dx if key.startswith(f"{rows.source}@")]:
                 by = -int(label.split("@")[1])
-                rows[:, reach - by : reach - by + T] += dx[label]
-            dx[name], initial[f"{name}_past"] = rows[:, reach:], np.moveaxis(rows[:, :reach], 1, 2)
+                self.pull(rows, np.moveaxis(dx[label], 1, 2), dx, later=by)
+        for name, d in self.dstart.items():
+            dstate[name] = dstate[name] + d
+        initial = dict(dstate)
+        for field, d in self.dpast.items():
+            initial[field] = d + dstate.get(field, 0.0)
         if program.initial_pull is not None:
             run = self.run
             made = {
-                n: (d if n in self.started else np.zeros_like(d))[:, :, None]
-                for n, d in dstate.items()
+                n: (dstate[n] if n in self.started else np.zeros_like(dstate[n]))[:, :, None]
+                for n in program.states
             }
+            for field, n in self.unfilled.items():
+                made[n] = made[n] + initial[field].sum(2, keepdims=True)
             pulled = program.initial_pull(self.fixed, made, run.dims, run.dtype)
             for name, d in pulled.items():
                 if d is not None and name in dparams:
@@ -346,24 +439,32 @@ class Call:
         return {**dx, **dparams}, initial
 
 
-def apart(program: Program, fields: Arrays) -> Arrays:
-    """The fields of a state as what the passes carry: each past as its states, and without axes of
-    a literal 1."""
-    found = {name: x for name, x in fields.items() if name not in program.pasts}
+def apart(program: Program, fields: Arrays, cotangents: bool = False) -> Arrays:
+    """The fields of a state as what a call takes: each past as the states that make it, and without
+    axes of a literal 1. A past that is kept is taken as it is too; its cotangent is taken once."""
+    whole = {rows.field for rows in program.kept}
+    found = {name: x for name, x in fields.items() if name not in program.pasts or name in whole}
     for field, names in program.pasts.items():
-        past = fields.get(field)
-        found |= {name: None if past is None else past[:, :, n] for n, name in enumerate(names)}
+        past = None if cotangents and field in whole else fields.get(field)
+        for n, name in enumerate(reversed(names)):
+            there = past is not None and n < past.shape[2]
+            found[name] = past[:, :, -1 - n] if past is not None and there else None
     return without(found, program.units)
 
 
-def together(program: Program, states: Arrays) -> Arrays:
-    """The fields of a state, from what the passes carry."""
+def together(program: Program, states: Arrays, cotangents: bool = False) -> Arrays:
+    """The fields of a state, from what a call gives."""
     found = restored(states, program.units)
-    pasts = {
-        field: np.stack([found[name] for name in names], 2)
-        for field, names in program.pasts.items()
-    }
-    return {**found, **pasts}
+    for field, names in program.pasts.items():
+        past = np.stack([found[name] for name in names], 2)
+        if field not in found:
+            found[field] = past
+        elif cotangents:
+            length = min(past.shape[2], found[field].shape[2])
+            found[field][:, :, found[field].shape[2] - length :] += past[
+                :, :, len(names) - length :
+            ]
+    return found
 
 
 def without(arrays: Arrays, units: Mapping[str, tuple[int, ...]]) -> Arrays:
@@ -400,8 +501,10 @@ def run_backward(
         call = Call(program, without(x, units), start, run, back=True)
         _, final, kept = call.forward(keep=True)
         left = state_cotangents(program.exponents, restored(final, units), ends)
-        gradients, initial = call.backward(kept, without(cotangents, units), apart(program, left))
-        fields = field_gradients(program.exponents, state, together(program, initial))
+        left = apart(program, left, cotangents=True)
+        gradients, initial = call.backward(kept, without(cotangents, units), left)
+        initial = together(program, initial, cotangents=True)
+        fields = field_gradients(program.exponents, state, initial)
     return restored(gradients, units), fields
 
 
@@ -432,8 +535,9 @@ def run_promises(
     """(argument, text, where it holds) for every `where` whose arguments are there."""
     x = without(x, program.units)
     state: Arrays = {
-        f"{name}_past": np.zeros((run.B, run.H, reach, *x[name].shape[3:]), run.dtype)
-        for name, reach in program.delays.items()
+        rows.field: np.zeros((run.B, run.H, rows.length or 0, *x[rows.source].shape[3:]), run.dtype)
+        for rows in program.kept
+        if rows.source in x
     }
     state["position"] = np.zeros(run.B, np.int64)
     call = Call(program, x, state, run)

@@ -279,7 +279,8 @@ class _Call:
         for s in self.signature.states:
             x = given.get(s.name)
             scaled = s.name.removesuffix("_log") in given
-            if x is None and (s.role == "state" or s.optional or (s.role == "log" and not scaled)):
+            declared = s.role == "state" or (s.optional and not _grows(s))
+            if x is None and (declared or (s.role == "log" and not scaled)):
                 self.state[s.name] = None
             else:
                 dtype = np.dtype(np.int64) if s.role == "position" else self.dtype

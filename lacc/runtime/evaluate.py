@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from lacc.ir.apply import fold
+from lacc.ir.reach import Key, key_of, read
 from lacc.runtime.attention import View
 from lacc.runtime.contract import Arrays, Run
-from lacc.runtime.memory import Key, key_of, read
 from lacc.runtime.schedule import Loop, Schedule, Step
 from lacc.runtime.track import Carry, Track
 from lacc.spec.model import Arg, Expr

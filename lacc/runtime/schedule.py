@@ -12,7 +12,8 @@ from typing import Any
 
 from lacc.ir.apply import Apply
 from lacc.ir.graph import components, expressions, nodes
-from lacc.runtime.memory import Field, Key, fields, key_of, reaches, read
+from lacc.ir.reach import Key, key_of, reaches, read
+from lacc.runtime.memory import Field, fields
 from lacc.runtime.products import Products
 from lacc.spec.model import Expr, Spec
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from lacc.ir.reach import Key, Reach
 from lacc.runtime.contract import Arrays, Run
-from lacc.runtime.memory import Field, Key, Reach
+from lacc.runtime.memory import Field
 from lacc.runtime.schedule import Schedule
 
 Array = Any
@@ -20,7 +21,8 @@ Array = Any
 
 @dataclass(slots=True)
 class Track:
-    """One quantity: ``rows`` [front + T + after, B, H, *axes], 0 where nothing else is known.
+    """One quantity: ``rows`` [front + T + after, B, H, *axes], 0 where nothing else is known; an
+    attention looks no further back than ``known`` rows before the call.
 
     ``given`` says which rows came as which field of the state; ``ct`` is the cotangent of ``rows``.
     """
@@ -28,6 +30,7 @@ class Track:
     rows: Array
     front: int
     length: int
+    known: int
     given: list[tuple[slice, Field]] = field(default_factory=list)
     ct: Array = None
 
@@ -66,7 +69,10 @@ class Carry:
         past = self.state[given["past"].value.name].shape[2] if "past" in given else 0
         front = max(reach.back, forward + past)
         rows = np.zeros((front + run.T + reach.ahead, run.B, run.H, *shape), run.dtype)
-        track = Track(rows, front, run.T)
+        known = forward + past if reach.grows else front
+        if isinstance(key, str) and self.directions.get(key) == "backward":
+            known = 0
+        track = Track(rows, front, run.T, known)
         rows[:front] = rows[front + run.T :] = start
         if "past" in given:
             track.given.append((slice(front - forward - past, front - forward), given["past"]))

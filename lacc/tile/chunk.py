@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lacc.analysis.stages import Stage
-from lacc.ir.graph import needs
+from lacc.analysis.stages import Stage, sources
 from lacc.spec.model import Expr, Spec
 from lacc.tile.carried import Carried, Form
 from lacc.tile.contracted import Contracted
@@ -34,8 +33,14 @@ def carried_by(reader: Reader, form: Form) -> Carried:
     return Contracted(reader, form) if form.contracted else Scanned(reader, form)
 
 
+def attended_name(number: int) -> str:
+    """What the attention of stage ``number`` stores."""
+    return f"{number}.0"
+
+
 class ChunkBuilder(Reader):
-    """Builds stage ``number``. ``carrier`` finds the builder of the stage that carries a state."""
+    """Builds stage ``number``. ``carrier`` finds the builder of the stage that carries a state;
+    ``attentions`` numbers the stages of attentions."""
 
     def __init__(
         self,
@@ -45,12 +50,14 @@ class ChunkBuilder(Reader):
         forms: Mapping[str, Form],
         naming: Naming,
         carrier: Callable[[str], ChunkBuilder],
+        attentions: Mapping[Expr, int],
     ) -> None:
         super().__init__(spec, naming, rows=True)
         self.number = number
         self.stage = stage
         self.forms = forms
         self.carrier = carrier
+        self.attentions = attentions
         self._outs: dict[str, int] = {}
         self._carried: dict[str, Carried] = {}
         for form in forms.values():
@@ -96,10 +103,15 @@ class ChunkBuilder(Reader):
     def _waits(self, read: Read, carrier: ChunkBuilder) -> bool:
         """Whether a readout's factors are known only after the stage that carries its state."""
         return any(
-            self.carrier(need.state).number + (need.when == "T") > carrier.number
-            for expr in read.product.factors.values()
-            for need in needs(expr)
+            self.attentions[need] > carrier.number
+            if isinstance(need, Expr)
+            else self.carrier(need.state).number + (need.when == "T") > carrier.number
+            for need in sources(self.spec, *read.product.factors.values())
         )
+
+    def attended(self, node: Expr) -> int:
+        stored = attended_name(self.attentions[node])
+        return self.f.load("stored", stored, ("t", *self.naming.axes(node.shape)))
 
     def shown(self, leaf: Expr) -> int:
         name, when = leaf.reference

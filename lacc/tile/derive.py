@@ -13,6 +13,7 @@ that does not.
     derived.initial     states before the first token from params (None where all are 0)
     derived.promises    the conditions of every `where`; ``promised``: (output, argument, text)
     derived.delays      inputs that are read with a delay, and how far back
+    derived.kept        values of earlier tokens that a state keeps
     derived.counts      whether positions matter
     derived.longest     the most tokens of a chunk (None: any number)
 """
@@ -30,8 +31,10 @@ from lacc.analysis.stabilize import Exponents, stabilized
 from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
 from lacc.ir.graph import counts_tokens, expressions, nodes, waits_for_the_end
-from lacc.ir.memories import Pasts, one_token_memories
+from lacc.ir.memories import Attended, Pasts, one_token_memories
+from lacc.ir.reach import pasts
 from lacc.spec.model import COMPARISONS, Expr, Spec
+from lacc.tile.attended import Attention, AttentionBuilder, Rows
 from lacc.tile.carried import Form
 from lacc.tile.chunk import ChunkBuilder
 from lacc.tile.grad import differentiate
@@ -45,9 +48,9 @@ DIFFERENTIATED = ("input", "param", "state", "stored", "last")
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One pass over time: forward gives outputs, "state:S" and "stored:x"; backward gives
-    "KIND:name" for every load of `DIFFERENTIATED` kinds, from ("cotangent", output or stored) and
-    ("dstate", S)."""
+    """One pass over time, chunk by chunk: forward gives outputs, "state:S" and "stored:x"; backward
+    gives "KIND:name" for every load of `DIFFERENTIATED` kinds, from ("cotangent", output or stored)
+    and ("dstate", S)."""
 
     stage: Stage
     forward: Program
@@ -68,7 +71,7 @@ class Derived:
 
     spec: Spec
     recurrences: tuple[Recurrence, ...]
-    passes: tuple[Pass, ...]
+    passes: tuple[Pass | Attention, ...]
     token: Pair | None
     modes: dict[str, Obstacle | None]
     initial: Pair | None
@@ -77,6 +80,7 @@ class Derived:
     delays: dict[str, int]
     pasts: Pasts
     exponents: Exponents
+    kept: tuple[Rows, ...]
     counts: bool
     longest: int | None
 
@@ -84,21 +88,23 @@ class Derived:
 def derive(spec: Spec) -> Derived:
     """Derives every form of ``spec``."""
     waits = waits_for_the_end(spec)
-    spec, pasts = one_token_memories(spec)
-    spec, exponents = stabilized(spec)
+    whole = spec
+    spec, chains, attended = one_token_memories(whole)
+    spec, exponents, attended = stabilized(spec, attended)
     found = recurrences(spec)
     plan = stages(spec, tuple(name for r in found for name in r.states))
     longest, bound = longest_chunk(spec, found)
-    chunk_obstacle = _no_chunk(spec, found)
+    unlowered = _unlowered(spec, exponents, attended)
+    chunk_obstacle = _no_chunk(spec, found) or unlowered
     if chunk_obstacle is None and longest == 0:
         chunk_obstacle = bound
-    token_obstacle = Obstacle(*waits) if waits is not None else _unlowered(spec)
+    token_obstacle = Obstacle(*waits) if waits is not None else unlowered
     naming = Naming(spec)
-    passes = () if chunk_obstacle else _passes(spec, found, plan, naming)
+    passes = () if chunk_obstacle else _passes(spec, found, plan, naming, attended)
     token = None
     if token_obstacle is None:
         by_name = {name: r for r in found for name in r.states}
-        token = Pair(*_both(TokenBuilder(spec, by_name, naming).program()))
+        token = Pair(*_both(TokenBuilder(spec, by_name, naming, attended).program()))
     modes = {
         "chunk": chunk_obstacle,
         "parallel": chunk_obstacle or bound,
@@ -116,8 +122,9 @@ def derive(spec: Spec) -> Derived:
         promises,
         promised,
         _delays(spec),
-        pasts,
+        chains,
         exponents,
+        _kept(whole, attended, passes),
         counts_tokens(spec),
         longest,
     )
@@ -166,19 +173,47 @@ def _delays(spec: Spec) -> dict[str, int]:
     return reach
 
 
+def _kept(spec: Spec, attended: Attended, passes: tuple[Pass | Attention, ...]) -> tuple[Rows, ...]:
+    """What the fields of past values are made of, each field once: inputs that are read with a
+    delay, and what is attended to."""
+    kept = pasts(spec)
+    given = [a for a in spec.args if a.role == "input" and a.default is None]
+    every = [Rows(a.ascii, kept[a.name], a.shape) for a in given]
+    for node, both in attended.items():
+        every += [Rows("", past, arg.shape) for past, arg in zip(both, node.args[1:3])]
+    every += [rows for p in passes if isinstance(p, Attention) for rows in (p.keys, p.values)]
+    sources = {rows.past.name: rows for rows in every if rows.source}
+    found = {rows.past.name: sources.get(rows.past.name, rows) for rows in every}
+    return tuple(rows for rows in found.values() if rows.past.length != 0)
+
+
 def _passes(
-    spec: Spec, found: tuple[Recurrence, ...], plan: tuple[Stage, ...], naming: Naming
-) -> tuple[Pass, ...]:
+    spec: Spec,
+    found: tuple[Recurrence, ...],
+    plan: tuple[Stage, ...],
+    naming: Naming,
+    attended: Attended,
+) -> tuple[Pass | Attention, ...]:
     forms = _forms(spec, found)
-    builders: list[ChunkBuilder] = []
     at = {name: n for n, stage in enumerate(plan) for name in stage.states}
+    attentions = {stage.attend: n for n, stage in enumerate(plan) if stage.attend is not None}
+    chunks: dict[int, ChunkBuilder] = {}
+    built: dict[int, Attention] = {}
     for n, stage in enumerate(plan):
-        builders.append(
-            ChunkBuilder(spec, n, stage, forms, naming, lambda name: builders[at[name]])
-        )
-    for builder in reversed(builders):
-        builder.fill()
-    return tuple(Pass(b.stage, *_both(b.program())) for b in builders)
+        if stage.attend is None:
+            chunks[n] = ChunkBuilder(
+                spec, n, stage, forms, naming, lambda name: chunks[at[name]], attentions
+            )
+    for n, stage in reversed(list(enumerate(plan))):
+        if stage.attend is None:
+            chunks[n].fill()
+        else:
+            home, both = chunks.get(stage.home), attended[stage.attend]
+            built[n] = AttentionBuilder(spec, n, stage, naming, home, attentions, both).build()
+    return tuple(
+        built[n] if n in built else Pass(stage, *_both(chunks[n].program()))
+        for n, stage in enumerate(plan)
+    )
 
 
 def _both(forward: Program) -> tuple[Program, Program]:
@@ -201,20 +236,24 @@ def _no_chunk(spec: Spec, found: tuple[Recurrence, ...]) -> Obstacle | None:
             reason = "an erase beside a write that is no product of rows and columns"
             cure = "with writes that are products x @ y.T of vectors, it has chunks"
             return Obstacle(reason, state.update, "an erase beside a write per entry", cure)
-    return _unlowered(spec)
+    return None
 
 
-def _unlowered(spec: Spec) -> Obstacle | None:
+def _unlowered(spec: Spec, exponents: Exponents, attended: Attended) -> Obstacle | None:
     """What no tile program computes yet."""
+    for node, both in attended.items():
+        for past in both:
+            if past.state in exponents:
+                return Obstacle(f"it attends to the (stabilized) state {past.state} itself", node)
     for state in spec.states:
         if state.stabilized:
             return Obstacle(
                 f"the (stabilized) state {state.name} is no sum of decays and writes", state.update
             )
-    promised = [side for arg in spec.args for p in arg.promises for side in (p.left, p.right)]
-    for node in nodes([*expressions(spec), *(s.initial for s in spec.states), *promised]):
-        if node.op == "attend":
-            return Obstacle(f"{node.op} has no lowering yet", node)
+    for arg in spec.args:
+        for node in nodes([side for p in arg.promises for side in (p.left, p.right)]):
+            if node.op == "attend":
+                return Obstacle(f"the promise of {arg.name} attends to other tokens", node)
     return None
 
 

@@ -1,7 +1,7 @@
 """Typed expressions in, tile values out: everything of a spec that is computed token by token.
 
 Axes of a value are named after its shape: `[K, V]` has axes K and V, `[K, K]` has K and K'. What
-holds a state is handed to
+holds a state or an attention is handed to
 ``read``; the rest is lowered here, once per node.
 """
 
@@ -87,7 +87,9 @@ class Lower:
         if id(expr) not in self._stateful:
             for node in expr.walk():
                 if id(node) not in self._stateful:
-                    held = node.op == "state" or any(self._stateful[id(a)][1] for a in node.args)
+                    held = node.op in ("state", "attend") or any(
+                        self._stateful[id(a)][1] for a in node.args
+                    )
                     self._stateful[id(node)] = (node, held)
         return self._stateful[id(expr)][1]
 

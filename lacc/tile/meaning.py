@@ -232,6 +232,10 @@ def roll(value: Any, f: Frame, a: Any) -> Any:
     return np.roll(a, n, axis=f.out.index(axis) - len(f.out))
 
 
+def age(axis: str, f: Frame, a: Any) -> Any:
+    return np.arange(f.sizes[axis])[::-1]
+
+
 def identity_matrix(value: Any, f: Frame) -> Any:
     return np.eye(f.sizes[f.out[0]])
 

@@ -152,6 +152,14 @@ _ROWS = (
     ),
     TileOp("eye", lambda v: v, meaning.identity_matrix, None, 0, "1 where two axes agree"),
     TileOp(
+        "age",
+        lambda axis, a: (axis,),
+        meaning.age,
+        None,
+        0,
+        "how many entries come behind each along an axis of a",
+    ),
+    TileOp(
         "rename",
         lambda n, a: tuple(dict(n).get(x, x) for x in a),
         meaning.rename,

@@ -86,6 +86,10 @@ class Reader(ABC):
     def shown(self, leaf: Expr) -> int:
         """The state itself, entry by entry."""
 
+    @abstractmethod
+    def attended(self, node: Expr) -> int:
+        """The value of an `attend`."""
+
     def axes_of(self, name: str) -> Axes:
         """The axes of a state."""
         return self.naming.axes(self.spec.state(name).shape)
@@ -93,6 +97,8 @@ class Reader(ABC):
     def _read(self, node: Expr) -> int | None:
         if node.op == "state":
             return self.shown(node)
+        if node.op == "attend":
+            return self.attended(node)
         if node.op not in CONTRACTING:
             return None
         ordered = vector_first(node)
