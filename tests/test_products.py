@@ -44,7 +44,8 @@ def products(program: Program) -> Counter[str]:
             axes = {a for tile in (*operands, inst) for a in tile.axes}
             kind = "".join(sorted("C" if a in ("t", "s") else a for a in axes))
             solve = any(tile.op == "inverse" for tile in operands)
-            found[kind + " solve" * solve] += PRODUCTS[inst.op]
+            if len(kind) == 3:
+                found[kind + " solve" * solve] += PRODUCTS[inst.op]
     return found
 
 

@@ -18,13 +18,16 @@ from lacc.spec.shapes import Size
 from lacc.tile.interp import interpret
 from lacc.tile.pad import fill_padding
 from lacc.tile.program import Inst, Program, Tiles, verify
+from lacc.tile.rebuild import rebuild
 from lacc.tile.rewrite import (
+    contract_sums,
     for_chunks,
     free_carry_of_solves,
     meet_once,
-    rebuild,
+    orient,
     solve_by_inverse,
 )
+from lacc.tile.scales import move_scales
 
 Rewrite = Callable[[Program, str], Program]
 REWRITES: dict[str, Rewrite] = {
@@ -32,6 +35,9 @@ REWRITES: dict[str, Rewrite] = {
     "free_carry_of_solves": free_carry_of_solves,
     "meet_once": meet_once,
     "solve_by_inverse": lambda program, carried: solve_by_inverse(program),
+    "move_scales": lambda program, carried: move_scales(program),
+    "contract_sums": lambda program, carried: contract_sums(program),
+    "orient": lambda program, carried: orient(program),
     "for_chunks": for_chunks,
 }
 each_rewrite = pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)

@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from lacc.ir.ops import OPS
-from lacc.tile.program import Inst, Program, Tiles, prune
+from lacc.tile.program import Axes, Program, Tiles
+from lacc.tile.rebuild import rebuild
+from lacc.tile.scales import move_scales
 from lacc.tile.split import phases, reaches
-
-Rule = Callable[[Tiles, int, Callable[[int], int]], int | None]
-
-
-def rebuild(program: Program, rule: Rule) -> Program:
-    """The program with each value ``n`` replaced by ``rule(f, n, new)``, kept where that is None;
-    ``new(i)`` is what stands for value ``i``."""
-    f = Tiles(program.sizes)
-    done: dict[int, int] = {}
-
-    def new(n: int) -> int:
-        if n not in done:
-            inst = program.body[n]
-            ins = tuple(map(new, inst.ins))
-            f.line = inst.line
-            value = rule(f, n, new)
-            if value is None:
-                value = f.emit(Inst(inst.op, ins, inst.value, inst.axes, inst.name, inst.line))
-            elif inst.name:
-                f.named(value, inst.name)
-            done[n] = value
-        return done[n]
-
-    for n in range(len(program.body)):
-        new(n)
-    outs = {name: done[n] for name, n in program.outs.items()}
-    return prune(Program(tuple(f.body), outs, program.sizes))
 
 
 def free_carry_of_solves(program: Program, carried: str) -> Program:
@@ -207,7 +184,48 @@ def rows_first(program: Program, carried: str) -> Program:
     return rebuild(program, rule)
 
 
+def contract_sums(program: Program) -> Program:
+    """Sums of products that nothing else uses as contractions: no tile of all their terms."""
+    body = program.body
+    uses = Counter(i for inst in body for i in inst.ins) + Counter(program.outs.values())
+
+    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
+        inst = body[n]
+        terms = body[inst.ins[0]] if inst.op == "sum" else inst
+        if terms.op == "mul" and terms is not inst and uses[inst.ins[0]] == 1:
+            if all(len(body[i].axes) == len(terms.axes) for i in terms.ins):
+                a, b = map(new, terms.ins)
+                return f.arrange(f.contract(a, b, inst.value), inst.axes)
+        return None
+
+    return rebuild(program, rule)
+
+
+def orient(program: Program) -> Program:
+    """Tiles without time laid out as what they are added to: products give either order of their
+    axes at no cost, while entries in another order are slow to reach."""
+    body = program.body
+    want: dict[int, Axes] = {}
+    for n in reversed(range(len(body))):
+        inst = body[n]
+        turns = inst.op == "rename" and not inst.value
+        for i in inst.ins if inst.op in OPS or turns else ():
+            if set(body[i].axes) == set(inst.axes) and len(inst.axes) > 1:
+                want.setdefault(i, inst.axes if turns else want.get(n, inst.axes))
+
+    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
+        inst = body[n]
+        if inst.op == "rename" and not inst.value:
+            return f.arrange(new(inst.ins[0]), inst.axes)
+        if n in want and want[n] != inst.axes and (inst.op == "contract" or inst.op in OPS):
+            return f.emit(replace(inst, ins=tuple(map(new, inst.ins)), axes=want[n], name=""))
+        return None
+
+    return rebuild(program, rule)
+
+
 def for_chunks(program: Program, carried: str) -> Program:
     """The program as a target runs it chunk by chunk: all rewrites, in the order they need."""
     program = rows_first(free_carry_of_scans(plain(program), carried), carried)
-    return meet_once(solve_by_inverse(free_carry_of_solves(program, carried)), carried)
+    program = solve_by_inverse(free_carry_of_solves(program, carried))
+    return orient(move_scales(contract_sums(meet_once(program, carried))))
