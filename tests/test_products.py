@@ -43,10 +43,16 @@ def products(program: Program) -> Counter[str]:
             operands = [program.body[i] for i in inst.ins]
             axes = {a for tile in (*operands, inst) for a in tile.axes}
             kind = "".join(sorted("C" if a in ("t", "s") else a for a in axes))
-            solve = any(tile.op == "inverse" for tile in operands)
+            solve = any(inverts(program, i) for i in inst.ins)
             if len(kind) == 3:
                 found[kind + " solve" * solve] += PRODUCTS[inst.op]
     return found
+
+
+def inverts(program: Program, n: int) -> bool:
+    """Whether a value is an inverse, or one times factors."""
+    inst = program.body[n]
+    return inst.op == "inverse" or (inst.op == "mul" and any(inverts(program, i) for i in inst.ins))
 
 
 @pytest.mark.parametrize("name", FORMS)

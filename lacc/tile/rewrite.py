@@ -191,11 +191,11 @@ def contract_sums(program: Program) -> Program:
 
     def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
         inst = body[n]
-        terms = body[inst.ins[0]] if inst.op == "sum" else inst
-        if terms.op == "mul" and terms is not inst and uses[inst.ins[0]] == 1:
-            if all(len(body[i].axes) == len(terms.axes) for i in terms.ins):
-                a, b = map(new, terms.ins)
-                return f.arrange(f.contract(a, b, inst.value), inst.axes)
+        terms = body[inst.ins[0]] if inst.op == "sum" and uses[inst.ins[0]] == 1 else inst
+        same = all(len(body[i].axes) == len(terms.axes) for i in terms.ins)
+        if terms is not inst and terms.op == "mul" and same:
+            a, b = map(new, terms.ins)
+            return f.arrange(f.contract(a, b, inst.value), inst.axes)
         return None
 
     return rebuild(program, rule)

@@ -97,9 +97,8 @@ def _sinks(
         elif inst.op == "rename" and further is not None:
             axes = program.body[n].axes
             for c, where, later in further:
-                found.append(
-                    (c, where, tuple(zip(axes, _renamed(_renamed(axes, inst.value), later))))
-                )
+                there = _renamed(_renamed(axes, inst.value), later)
+                found.append((c, where, tuple(zip(axes, there))))
         elif u in lifted and lifted[u][0] == n and further is not None:
             found += further
         else:

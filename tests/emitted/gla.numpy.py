@@ -42,22 +42,21 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     dq, part, part2 = meet_pull(scaled @ v_T, q, k, decay)
     S_start_T = turned(S_start)
     product = scaled @ S_start_T
-    from_start = np.ascontiguousarray(from_start)
-    product2 = scaled.swapaxes(-1, -2) @ from_start
+    dS_at = room(dS, n, n)
+    np.matmul(from_start.swapaxes(-1, -2), scaled, out=dS_at[:, :, :-1])
     dq2 = dq + product * up
     prefix_pull2 = prefix_pull(product * q, decay)
-    dS_at = room(dS, n, n)
     for c in reversed(range(n)):
         dS = dS_at[:, :, c + 1]
-        np.add(dS * total[:, :, c][..., None], product2[:, :, c].swapaxes(-1, -2), out=dS_at[:, :, c])
+        dS_at[:, :, c] += dS * total[:, :, c][..., None]
     dS, dS_at = dS_at[:, :, 0], dS_at[:, :, 1:]
     dS_T = turned(dS_at)
-    product3 = v @ dS_T
-    suffix_pull2 = suffix_pull(product3 * k, decay)
-    whole_pull2 = whole_pull((dS_at * S_start).sum(-1), decay)
+    product2 = v @ dS_T
+    suffix_pull2 = suffix_pull(product2 * k, decay)
+    whole_pull2 = whole_pull(np.einsum("...ab,...ab->...a", dS_at, S_start), decay)
     dv = to_end @ dS_at
     dv += tile
-    dk = product3 * down + part
+    dk = product2 * down + part
     dg = suffix_pull2 + whole_pull2 + part2 + prefix_pull2
     return (dq2, dg, dk, dv), (), (), (dS,)
 
@@ -88,11 +87,12 @@ def backward_token(inputs, starts, constants, cotangents, dstates, n, C, dims, d
     S2 = alpha[..., None] * S_start + k[..., None] * v[..., None, :]
     scaled = do * K ** (-0.5)
     dq = (scaled[..., None, :] @ S2.swapaxes(-1, -2))[..., 0, :]
-    dS2 = dS + (scaled[..., None] * q[..., None, :]).swapaxes(-1, -2)
+    dS2 = dS + scaled[..., None, :] * q[..., None]
     dk = (dS2 * v[..., None, :]).sum(-1)
     dv = (dS2 * k[..., None]).sum(-2)
     dS3 = dS2 * alpha[..., None]
-    dg = (dS2 * S_start).sum(-1) * alpha
+    dg = np.einsum("...ab,...ab->...a", dS2, S_start)
+    dg *= alpha
     return (dq, dg, dk, dv), (), (), (dS3[:, :, 0],)
 
 

@@ -67,15 +67,15 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     scaled4 *= between2
     tile2 = scaled4.swapaxes(-1, -2) @ q
     S_start_T = turned(S_start)
-    product = scaled3.swapaxes(-1, -2) @ (q * up[..., None])
+    dS_at = room(dS, n, n)
+    np.matmul((q * up[..., None]).swapaxes(-1, -2), scaled3, out=dS_at[:, :, :-1])
     scaled5 = scaled3 @ S_start_T
     scaled5 *= up[..., None]
     dq = scaled4 @ k
     dq += scaled5
-    dS_at = room(dS, n, n)
     for c in reversed(range(n)):
         dS = dS_at[:, :, c + 1]
-        np.add(dS * total[:, :, 0][..., None, None], product[:, :, c].swapaxes(-1, -2), out=dS_at[:, :, c])
+        dS_at[:, :, c] += dS * total[:, :, 0][..., None, None]
     dS, dS_at = dS_at[:, :, 0], dS_at[:, :, 1:]
     dS_T = turned(dS_at)
     dk = v @ dS_T
@@ -127,7 +127,7 @@ def backward_token(inputs, starts, constants, cotangents, dstates, n, C, dims, d
     S2 = gamma[..., None, None] * S_start + k[..., None] * v[..., None, :]
     scaled = do * K ** (-0.5)
     dq = (scaled[..., None, :] @ S2.swapaxes(-1, -2))[..., 0, :]
-    dS2 = dS + (scaled[..., None] * q[..., None, :]).swapaxes(-1, -2)
+    dS2 = dS + scaled[..., None, :] * q[..., None]
     dk = (dS2 * v[..., None, :]).sum(-1)
     dv = (dS2 * k[..., None]).sum(-2)
     dS3 = dS2 * gamma[..., None, None]

@@ -4,8 +4,8 @@
 def prepare_0(C, dims, dtype, fixed, last):
     """What every chunk needs and no token changes."""
     (W_r, b_r, Lambda, W_i, b_i) = fixed
-    softplus2 = softplus(Lambda)
-    return (W_r, b_r, softplus2, W_i, b_i)
+    scaled = softplus(Lambda) * -8
+    return (W_r, b_r, scaled, W_i, b_i)
 
 
 def prepare_back_0(C, dims, dtype, fixed, last):
@@ -20,17 +20,17 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     """Outputs and next state of n chunks of C tokens."""
     (x, t) = inputs
     (h,) = states
-    (W_r, b_r, softplus2, W_i, b_i) = constants
+    (W_r, b_r, scaled, W_i, b_i) = constants
     # gate a = exp(-c * r * softplus(Λ))
     W_r_T = turned(W_r)
-    scaled = -8 * sigmoid(x @ W_r_T + b_r[..., None, :]) * softplus2[..., None, :]
-    a = np.exp(scaled)
+    scaled2 = sigmoid(x @ W_r_T + b_r[..., None, :]) * scaled[..., None, :]
+    a = np.exp(scaled2)
     # h[t] = a * h[t-1] + scale * (i * x)
     W_i_T = turned(W_i)
-    scaled2 = np.where((t == 1)[..., None], 1, np.sqrt(1 - a * a)) * (sigmoid(x @ W_i_T + b_i[..., None, :]) * x)
-    decay = levels(scaled, log=True, strict=False)
+    scaled3 = np.where((t == 1)[..., None], 1, np.sqrt(1 - a * a)) * (sigmoid(x @ W_i_T + b_i[..., None, :]) * x)
+    decay = levels(scaled2, log=True, strict=False)
     up = prefix(decay)
-    scanned = np.moveaxis(scan(np.moveaxis(a, -2, 0), np.moveaxis(scaled2, -2, 0)), 0, -2)
+    scanned = np.moveaxis(scan(np.moveaxis(a, -2, 0), np.moveaxis(scaled3, -2, 0)), 0, -2)
     row = up[..., -1, :]
     row2 = scanned[..., -1, :]
     h_at = room(h, n, 0)
@@ -67,7 +67,7 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     scanned = np.moveaxis(scan(np.moveaxis(a, -2, 0), np.moveaxis(scale * scaled3, -2, 0)), 0, -2)
     row = up[..., -1, :]
     scaled4 = dy * h_start[..., None, :]
-    summed = (dy * up).sum(-2)
+    product = np.einsum("...ab,...ab->...b", dy, up)
     shift2 = shift(scanned, -2, back=False)
     scaled5 = i * sigmoid(-added2)
     ratio = 0.5 / sqrt
@@ -75,7 +75,7 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     dh_at = room(dh, n, n)
     for c in reversed(range(n)):
         dh = dh_at[:, :, c + 1]
-        np.add(dh * row[:, :, c], summed[:, :, c], out=dh_at[:, :, c])
+        np.add(dh * row[:, :, c], product[:, :, c], out=dh_at[:, :, c])
     dh, dh_at = dh_at[:, :, 0], dh_at[:, :, 1:]
     place_row2 = place_row(dh_at, 2, C, last=True)
     place_row3 = place_row(dh_at * h_start, 2, C, last=True)
@@ -91,8 +91,8 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     da = scan_back2 * shift2 + where2 + where2
     added3 = prefix_pull2 + np.where(da == 0, 0, da * a)
     eq2 = added3 == 0
-    summed2 = np.where(eq2, 0, added3 * scaled).sum(-2)
-    dLambda = np.where(summed2 == 0, 0, summed2 * sigmoid2)
+    summed = np.where(eq2, 0, added3 * scaled).sum(-2)
+    dLambda = np.where(summed == 0, 0, summed * sigmoid2)
     dr = np.where(eq2, 0, added3 * softplus2[..., None, :]) * -8
     where3 = np.where(dr == 0, 0, dr * scaled6)
     db_r = where3.sum(-2)
