@@ -14,7 +14,7 @@ from lacc.spec.model import Expr, Spec
 from lacc.spec.shapes import show as show_shape
 
 if TYPE_CHECKING:
-    from lacc.analysis.transition import Factor, Recurrence
+    from lacc.analysis.transition import Coupling, Factor, Recurrence
     from lacc.plan.explain import Table
     from lacc.plan.plan import Plan
     from lacc.tile.derive import Derived
@@ -57,8 +57,27 @@ def _recurrence(recurrence: Recurrence, names: Mapping[Expr, str]) -> Iterator[s
         yield f"  erase  {side}: a = {show(erase.a, names)}, b = {show(erase.b, names)}"
     for write in recurrence.writes:
         yield f"  write  {_factors(write.factors, names)}"
+    if recurrence.coupling is not None:
+        yield from _coupling(recurrence.coupling, recurrence.states, names)
     if recurrence.obstacle is not None:
         yield f"  no chunk form: {recurrence.obstacle.reason}"
+
+
+def _coupling(
+    coupling: Coupling, states: Sequence[str], names: Mapping[Expr, str]
+) -> Iterator[str]:
+    for to, row in zip(states, coupling.kept):
+        for of, factors in zip(states, row):
+            if factors is not None:
+                yield f"  kept   {to} of {of}: {_factors(factors, names) or 1}"
+    for n, rows in enumerate(coupling.reads):
+        parts = [f"{show(b, names)} of {x}" for b, x in zip(rows, states) if b is not None]
+        side = "rows" if coupling.axis == 0 else "columns"
+        yield f"  read   w{n} = {side}: {' + '.join(parts)}"
+    for added in coupling.added:
+        parts = [f"{show(c, names)} to {x}" for c, x in zip(added.scales, states) if c is not None]
+        what = [_factors(added.factors, names), f"w{added.read}" if added.read is not None else ""]
+        yield f"  write  {' x '.join(filter(None, what)) or 1}: {', '.join(parts)}"
 
 
 def _factors(factors: Sequence[Factor], names: Mapping[Expr, str]) -> str:

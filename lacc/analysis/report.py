@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from textwrap import wrap
 
+from lacc.analysis import rotations
 from lacc.analysis.affine import Affine, NotAffine
 from lacc.analysis.algebra import times
 from lacc.analysis.decay import Decay, decays_of, learned, varies
 from lacc.analysis.interval import number
 from lacc.analysis.ranges import Ranges
 from lacc.analysis.stability import Stability, stability
-from lacc.analysis.transition import LowRank, Obstacle, Recurrence
+from lacc.analysis.transition import Coupling, LowRank, Obstacle, Recurrence
 from lacc.analysis.words import Words
 from lacc.ir.build import Builder
 from lacc.ir.graph import Need, needs
@@ -44,6 +45,7 @@ _KINDS = {
     "logsumexp": "a running log-sum-exp",
     "nonlinear": "nonlinear in the state",
 }
+_COUNTS = {2: "two", 3: "three", 4: "four"}
 _ARGUMENTS = ("input", "param", "buffer")
 _INTERVAL = re.compile(r"([\[(][-\d.inf]+,) ")
 _WIDTH, _LABEL = 100, 16
@@ -167,6 +169,8 @@ class _Teller(Words):
         """The class, in words."""
         if recurrence.kind in _KINDS:
             return _KINDS[recurrence.kind]
+        if recurrence.coupling is not None:
+            return self.coupling(recurrence.coupling, state)
         sides = {name: self.size(s) for name, s in zip(("rows", "columns"), state.shape)}
         if not recurrence.erases:
             return _CLASSES[recurrence.transition].format(**sides)
@@ -176,6 +180,26 @@ class _Teller(Words):
         if recurrence.decays:
             decay = "a diagonal decay" if axes else "a scalar decay"
         return f"{decay} and an erase of rank {recurrence.rank} on the side of {side}"
+
+    def coupling(self, coupling: Coupling, state: State) -> str:
+        """How many states, what their step is, and what is read from them."""
+        count = len(coupling.kept)
+        step = "a matrix"
+        if rotations.rotation(coupling, self.ranges) is not None:
+            step = "a rotation times a decay"
+        elif coupling.triangular:
+            step = "a triangular matrix"
+        kept = [f.axes for row in coupling.kept for factors in row for f in factors or ()]
+        side = "one for all entries"
+        if len({axis for axes in kept for axis in axes}) > 1:
+            side = "one for each entry"
+        elif not coupling.scalar:
+            side = f"one for each channel of {self.size(state.shape[max(kept)[0]])}"
+        said = f"{_COUNTS.get(count, str(count))} states that need one another: {step}, {side}"
+        if coupling.reads:
+            axis = self.size(state.shape[coupling.axis])
+            said += f", and an erase of rank {len(coupling.reads)} on the side of {axis}"
+        return said
 
     def gate(self, decay: Decay, state: State) -> str:
         """One decay: its name and formula, how many there are, what it depends on, range, space."""

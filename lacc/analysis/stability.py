@@ -16,6 +16,7 @@ from fractions import Fraction
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, TypeGuard
 
+from lacc.analysis import rotations
 from lacc.analysis.affine import Affine, NotAffine
 from lacc.analysis.algebra import Algebra, Mono, Node, Poly, add, number, times
 from lacc.analysis.classify import affine_step
@@ -78,7 +79,10 @@ def stability(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Stability:
 
     found = growth(spec, recurrence, ranges)
     if found is None:
-        return Stability("not proved", "no proof was found, and no input that makes it grow")
+        why = "no proof was found, and no input that makes it grow"
+        if recurrence.coupling is not None:
+            why += "; what one state gives to another may add up where neither grows alone"
+        return Stability("not proved", why)
     why = f"{_inputs(found)} multiplies it by {found.factor:.3g} every token"
     return Stability("may grow", why, found, _missing(spec, recurrence))
 
@@ -137,6 +141,9 @@ def stability_warnings(spec: Spec, recurrences: Iterable[Recurrence]) -> list[Di
 def _proof(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> _Norm | None:
     """A bound of the transition's norm: of its canonical form, or of the steps that its update is
     made of."""
+    if recurrence.coupling is not None:
+        bound = rotations.norm(recurrence.coupling, ranges)
+        return bound and _Norm(bound[0], ((bound[1], None),))
     if len(recurrence.states) > 1:
         return None
     whole = _step_norm(recurrence, ranges)

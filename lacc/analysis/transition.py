@@ -105,6 +105,22 @@ class Coupling:
         return None
 
     @property
+    def reached(self) -> tuple[frozenset[int], ...]:
+        """For each state those that it comes of through what is kept, itself among them."""
+        found = [{j} for j in range(len(self.kept))]
+        for _ in found:
+            for j, row in enumerate(self.kept):
+                for i, factors in enumerate(row):
+                    found[j] |= found[i] if factors is not None else set()
+        return tuple(map(frozenset, found))
+
+    @property
+    def triangular(self) -> bool:
+        """Whether no two states take from each other, by whatever way."""
+        above = self.reached
+        return not any(i != j and j in above[i] for j, own in enumerate(above) for i in own)
+
+    @property
     def expressions(self) -> tuple[Expr, ...]:
         """Every expression in it."""
         kept = (f.expr for row in self.kept for factors in row for f in factors or ())
@@ -124,6 +140,8 @@ def _sign(a: tuple[Expr | None, ...], b: tuple[Expr | None, ...]) -> int:
 
 
 def _negates(x: Expr, y: Expr) -> bool:
+    if x.op == y.op == "const":
+        return bool(x.value == -y.value)
     return (x.op == "neg" and x.args[0] is y) or (y.op == "neg" and y.args[0] is x)
 
 
@@ -198,7 +216,7 @@ class Recurrence:
     @property
     def rank(self) -> int:
         """The rank of the transition's low-rank part."""
-        return len(self.erases)
+        return len(self.coupling.reads if self.coupling else self.erases)
 
     @property
     def gauge(self) -> int | None:

@@ -30,7 +30,8 @@ before one, on average."""
 ZERO = Size.of(0)
 VIEWS = {
     *("load", "rename", "expand", "take", "row", "default", "omitted", "fold", "unfold"),
-    *("stop_gradient", "prefix", "suffix", "whole", "pick", "within"),
+    *("stop_gradient", "prefix", "suffix", "whole", "pick", "entry"),
+    "within",
 }
 """Ops that move nothing."""
 
@@ -159,6 +160,9 @@ def of_instruction(program: Program, n: int) -> Work:
             return Work(flops + _scaled(eliminated, 2 / 3), ZERO, entries, TOKENS, ONE)
         case "scan" | "scan_back" | "tropical":
             return Work(ZERO, flops, entries, ZERO, _scaled(TOKENS, 3))
+        case "chain" | "chain_back":
+            products = _scaled(extent(program, axes), 2)
+            return Work(ZERO, flops, entries + products, ZERO, _scaled(TOKENS, 4))
     return Work(ZERO, flops, entries, ZERO, ONE)
 
 

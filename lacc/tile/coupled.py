@@ -50,6 +50,7 @@ class Coupled(Carried):
         self.states = form.recurrence.states
         self.own: Axes = self.axes_of(self.states[0])
         self.contracts = form.contracted
+        self._reached = [sorted(found) for found in self.coupling.reached]
         self.f.sizes |= dict.fromkeys((ROW, COLUMN, START), Size.of(len(self.states)))
 
     # ---- products of what tokens keep
@@ -105,16 +106,6 @@ class Coupled(Carried):
 
     def _entry(self, products: int, j: int, i: int) -> int:
         return self.f.entry(self.f.entry(products, ROW, j), START, i)
-
-    @cached_property
-    def _reached(self) -> list[list[int]]:
-        """For each state j those that it comes of, at some earlier token: where P_ji is not 0."""
-        own = {j: {j} for j in range(len(self.states))}
-        for _ in own:
-            for j, row in enumerate(self.coupling.kept):
-                for i, factors in enumerate(row):
-                    own[j] |= own[i] if factors is not None else set()
-        return [sorted(found) for found in own.values()]
 
     def _mixed(self, products: int, j: int, term: Term) -> int | None:
         """(P c)_j, with c where P's columns are; None where it is 0."""
