@@ -17,6 +17,8 @@ from lacc.ir.ops import OPS
 from lacc.spec.model import Expr
 from lacc.spec.shapes import ONE, Size
 
+CONTRACTING = ("matmul", "sum", "mean")
+
 Index = int | None
 Indices = tuple[Index, ...]
 Part = tuple[Expr, Indices]
@@ -68,8 +70,8 @@ class Product:
 
 class Affine:
     """Expands expressions over the states that ``is_state`` picks. One instance numbers indices for
-    one expansion. ``apart``: of two factors that hold states, a vector or a scalar is a coefficient
-    of the other, as it is in a readout that reads with what another one gave."""
+    one expansion. ``apart``: a vector or a scalar that was read from states is a coefficient, as it
+    is in a readout that reads with what another one gave, or takes the mean of it."""
 
     def __init__(
         self, build: Builder, is_state: Callable[[Expr], bool], apart: bool = False
@@ -107,8 +109,11 @@ class Affine:
     # ---- expansion
     # -------------------------------------------------------------------------------------------
 
-    def terms(self, expr: Expr, at: Indices) -> list[Term]:
-        """The terms of ``expr`` at ``at``; NotAffine where it is not linear in the states."""
+    def terms(self, expr: Expr, at: Indices, root: bool = False) -> list[Term]:
+        """The terms of ``expr`` at ``at``; NotAffine where it is not linear in the states. The
+        ``root`` is what terms are wanted of, itself never a coefficient."""
+        if self._apart and not root and expr.op in CONTRACTING and _is_thin(expr):
+            return [Term(((expr, at),))]
         if expr.op in ("add", "sub", "neg", "mul", "matmul", "T", "diag", "eye"):
             spans_two = sum(i is not None for i in at) > 1
             if self.depends(expr) or spans_two:

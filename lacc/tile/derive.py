@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lacc.analysis.affine import CONTRACTING
 from lacc.analysis.classify import recurrences
 from lacc.analysis.decay import decay_of
 from lacc.analysis.gauge import longest_chunk
@@ -40,7 +41,7 @@ from lacc.tile.chunk import ChunkBuilder
 from lacc.tile.grad import differentiate
 from lacc.tile.lower import Lower, Naming
 from lacc.tile.program import Program, Tiles
-from lacc.tile.reads import CONTRACTING, reads, vector_first
+from lacc.tile.reads import reads, vector_first
 from lacc.tile.token import TokenBuilder
 
 DIFFERENTIATED = ("input", "param", "state", "stored", "last")

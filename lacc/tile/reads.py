@@ -11,14 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lacc.analysis.affine import Affine, NotAffine, Product
+from lacc.analysis.affine import CONTRACTING, Affine, NotAffine, Product
 from lacc.ir.build import Builder
 from lacc.spec.model import Expr, Spec
 from lacc.spec.shapes import ONE
 from lacc.tile.lower import Lower, Naming
 from lacc.tile.program import Axes
-
-CONTRACTING = ("matmul", "sum", "mean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ def reads(expr: Expr, is_state: Callable[[Expr], bool]) -> list[Read] | None:
     at = affine.indices(expr)
     free = tuple(i for i in at if i is not None)
     try:
-        products = [affine.product(term, at) for term in affine.terms(expr, at)]
+        products = [affine.product(term, at) for term in affine.terms(expr, at, root=True)]
     except NotAffine:
         return None
     for product in products:
