@@ -272,6 +272,7 @@ def test_neither_a_proof_nor_an_input_is_said_so(name: str) -> None:
 
 UNPROVED = {
     "comba": "may grow",
+    "deltaformer": "not proved",
     "dplr": "may grow",
     "gdn2": "not proved",
     "growing_gate": "may grow",
