@@ -156,24 +156,38 @@ class Writer:
         )
 
     def _written(self, n: int, inst: Inst) -> list[str]:
-        """The statement that writes a value of ``into``, and what waits for it."""
+        """The statements that write a value of ``into``, and what waits for it."""
         place, text = self.into[n], self.text(inst)
         axes = [self.program.body[i].axes for i in inst.ins]
-        ins = [self.texts[i] for i in inst.ins]
-        line = f"{place}{'[...]' if place.isidentifier() else ''} = {text.code}"
-        if inst.op in INTO and not text.number:
-            ins = [self.formats.aligned(x, have, inst.axes) for x, have in zip(ins, axes)]
-            line = f"{INTO[inst.op]}({ins[0].code}, {ins[1].code}, out={place})"
-            if inst.op == "add" and place in (ins[0].code, ins[1].code):
-                line = f"{place} += {ins[ins[0].code == place].code}"
-        elif inst.op == "contract":
-            self._right_operand(inst, ins, axes)
-            factors = self.formats.factors(inst, ins, axes)
-            if factors is not None:
-                line = f"np.matmul({factors[0].code}, {factors[1].code}, out={place})"
+        ins = [self.formats.aligned(self.texts[i], x, inst.axes) for i, x in zip(inst.ins, axes)]
+        product = self._product_into(place, inst) if inst.op == "contract" else None
+        lines = [f"{place}{'[...]' if place.isidentifier() else ''} = {text.code}"]
+        if product is not None:
+            lines = [product]
+        elif inst.op == "add" and place in (ins[0].code, ins[1].code):
+            lines = [f"{place} += {ins[ins[0].code == place].code}"]
+        elif inst.op in INTO and not text.number:
+            lines = [f"{INTO[inst.op]}({ins[0].code}, {ins[1].code}, out={place})"]
+            for at, i in enumerate(inst.ins) if inst.op == "add" else ():
+                term = self.program.body[i]
+                own = i in self._unnamed and term.op == "contract" and term.axes == inst.axes
+                first = self._product_into(place, term) if own else None
+                if first is not None:
+                    lines = [first, f"{place} += {ins[1 - at].code}"]
+                    break
         self.texts[n] = Text(place)
         before = [self.before[n]] if n in self.before else []
-        return [*self.ahead(), *before, line]
+        return [*self.ahead(), *before, *lines]
+
+    def _product_into(self, place: str, inst: Inst) -> str | None:
+        """The statement that writes a product of two matrices; None where it is no such."""
+        axes = [self.program.body[i].axes for i in inst.ins]
+        ins = [self.texts[i] for i in inst.ins]
+        self._right_operand(inst, ins, axes)
+        factors = self.formats.factors(inst, ins, axes)
+        if factors is None:
+            return None
+        return f"np.matmul({factors[0].code}, {factors[1].code}, out={place})"
 
     def _in_place(self, n: int, inst: Inst) -> list[str] | None:
         """Name and statements of a value that grows in the array of an operand nobody else needs:

@@ -1,15 +1,19 @@
-"""In goes nothing, out comes a table: forward times of the NumPy target, the floor and a peer.
+"""In goes nothing, out comes a table: times of the NumPy target, the floor and peers.
 
     python benchmarks/cpu.py            every case, a few minutes
     python benchmarks/cpu.py --quick    the smallest length only, fewer rounds
+    python benchmarks/cpu.py --delta    only the delta rules, forward and with gradients
     python benchmarks/cpu.py --memory   only the peak memory of a forward over a million tokens
 
 One thread, float32, B = 1, H = 8. The floor is the time that 4 K V floating-point operations a
-token and head (one multiply-add to write the state, one to read it) take at the rate of fused
-multiply-adds measured by a C probe. The peer is flash-linear-attention's plain torch code
-(`naive_chunk_simple_gla`), where it is installed. Peers take turns round by round; times are CPU
-seconds of this process, given as medians with the quartiles. Each result is compared with the
-float64 reference before it is timed. Numbers go to ``benchmarks/results/cpu.json``.
+token and head (one multiply-add to write the state, one to read it; 6 K V for a delta rule, that
+reads it twice) take at the rate of fused multiply-adds measured by a C probe. Peers, where they are
+installed: flash-linear-attention's plain torch code (`naive_chunk_simple_gla`), and the torch code
+of Hugging Face transformers for Qwen3-Next (`torch_chunk_gated_delta_rule`), with its gradients by
+autograd. Peers take turns round by round; times are CPU seconds of this process, given as medians
+with the quartiles; ratios are taken within a round. Each output is compared with the float64
+reference before it is timed. Numbers go to ``benchmarks/results/cpu.json``, those of ``--delta`` to
+``delta.json``.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +38,8 @@ HEADS = 8
 LENGTHS = (512, 2048, 8192)
 SIZES = (64, 128)
 VARIANTS = ("retnet", "simple_gla", "gla")
+DELTA_RULES = ("deltanet", "gated_deltanet", "kda")
+FLOOR = {**dict.fromkeys(VARIANTS, 4), **dict.fromkeys(DELTA_RULES, 6)}
 TOKENS_IN_MEMORY_TEST = 1_000_000
 
 PROBE = r"""
@@ -90,40 +97,60 @@ def fma_peak() -> float:
 
 
 def draw(variant: str, length: int, size: int, heads: int = HEADS, seed: int = 0):
-    """Inputs of ``variant``, float32 [1, T, H, D]: q, k, v and the log gate where it has one."""
+    """Inputs of ``variant``, float32 [1, T, H, D]: q, k, v, the log gate and the write strength
+    where it has them; keys of a delta rule have unit length.
+    """
     import numpy as np
 
     rng = np.random.default_rng(seed)
     shape = (1, length, heads)
     arrays = [rng.standard_normal((*shape, size)).astype(np.float32) for _ in "qkv"]
-    if variant == "simple_gla":
-        arrays.append(-np.log1p(np.exp(rng.standard_normal(shape))).astype(np.float32) / 4)
-    if variant == "gla":
-        arrays.append(
-            -np.log1p(np.exp(rng.standard_normal((*shape, size)))).astype(np.float32) / 16
-        )
+    if variant in DELTA_RULES:
+        arrays[1] /= np.linalg.norm(arrays[1], axis=-1, keepdims=True) * np.float32(1.0001)
+    gate = {"simple_gla": 4, "gated_deltanet": 4, "gla": 16, "kda": 16}.get(variant)
+    if gate:
+        wide = shape if gate == 4 else (*shape, size)
+        arrays.append(-np.log1p(np.exp(rng.standard_normal(wide))).astype(np.float32) / gate)
+    if variant in DELTA_RULES:
+        arrays.append((1 / (1 + np.exp(rng.standard_normal(shape)))).astype(np.float32))
     return arrays
 
 
-def peers(variant: str, size: int) -> dict[str, Callable]:
-    """Name to function, arrays in and o [1, T, H, V] out: our kernel and whoever is installed."""
+def peers(variant: str, size: int, gradients: bool = False) -> dict[str, Callable]:
+    """Name to function, arrays in and o [1, T, H, V] out (the gradients of its sum where those are
+    wanted): our kernel and whoever is installed.
+    """
     import numpy as np
 
     import lacc
 
     kernel = lacc.compile(ROOT / "examples" / f"{variant}.la", target="numpy", K=size, V=size)
-    found: dict[str, Callable] = {"lacc": lambda *xs: kernel(*xs)[0]}
-    if variant == "gla":
-        return found
+
+    def ours(*xs):
+        return kernel.vjp(*xs, cotangent=np.ones_like(xs[2])) if gradients else kernel(*xs)[0]
+
+    found: dict[str, Callable] = {"lacc": ours}
     try:
         with warnings.catch_warnings(action="ignore"):
             import torch
-            from fla.ops.simple_gla.naive import naive_chunk_simple_gla
-    except ImportError:
-        return found
-    torch.set_num_threads(1)
 
-    def naive_chunk(q, k, v, g=None):
+            torch.set_num_threads(1)
+            if variant in ("retnet", "simple_gla"):
+                found["fla naive chunk (torch)"] = fla_naive_chunk()
+            if variant == "gated_deltanet":
+                found["hf torch_chunk"] = hf_chunk(gradients)
+    except ImportError as error:
+        print(f"{variant}: a peer is missing ({error})")
+    return found
+
+
+def fla_naive_chunk() -> Callable:
+    """flash-linear-attention's chunk form in plain torch; RetNet's gates where none are given."""
+    import numpy as np
+    import torch
+    from fla.ops.simple_gla.naive import naive_chunk_simple_gla
+
+    def run(q, k, v, g=None):
         if g is None:
             rates = np.log(1 - 2.0 ** (-5 - np.arange(q.shape[2])))
             g = np.broadcast_to(rates.astype(q.dtype), q.shape[:3]).copy()
@@ -132,8 +159,29 @@ def peers(variant: str, size: int) -> dict[str, Callable]:
                 0
             ].numpy()
 
-    found["fla naive chunk (torch)"] = naive_chunk
-    return found
+    return run
+
+
+def hf_chunk(gradients: bool) -> Callable:
+    """Hugging Face's chunk form in plain torch, below the decorator that would pick a GPU kernel;
+    with gradients of all inputs by autograd.
+    """
+    import torch
+    from transformers.models.qwen3_next import modeling_qwen3_next
+
+    chunk = modeling_qwen3_next.torch_chunk_gated_delta_rule
+    chunk = getattr(chunk, "__wrapped__", chunk)
+
+    def run(*xs):
+        tensors = [torch.from_numpy(x).requires_grad_(gradients) for x in xs]
+        with torch.set_grad_enabled(gradients):
+            o = chunk(*tensors, output_final_state=True)[0]
+        if not gradients:
+            return o.numpy()
+        o.sum().backward()
+        return [x.grad for x in tensors]
+
+    return run
 
 
 def check(variant: str, size: int, functions: dict[str, Callable]) -> dict[str, float]:
@@ -175,47 +223,73 @@ def time_case(functions: dict[str, Callable], arrays: list, rounds: int) -> dict
     return samples
 
 
-def table(rounds: int, lengths: tuple[int, ...]) -> dict[str, object]:
+def table(rounds: int, lengths: tuple[int, ...], variants: tuple[str, ...]) -> dict[str, object]:
     """Every case measured, printed as it comes."""
     peak = fma_peak()
     print(f"{processor()}: {peak / 1e9:.0f} GFLOP/s of multiply-adds on one core\n")
     print(
-        f"{'variant':<12}{'K=V':>5}{'T':>7}  {'who':<26}"
+        f"{'variant':<20}{'K=V':>5}{'T':>7}  {'who':<26}"
         f"{'ms':>8}{'quartiles':>18}{'x floor':>9}{'error':>10}"
     )
     rows = []
-    for variant in VARIANTS:
+    for variant in variants:
         for size in SIZES:
             functions = peers(variant, size)
             errors = check(variant, size, functions)
             for length in lengths:
-                floor = 4 * size * size * length * HEADS / peak
-                samples = time_case(functions, draw(variant, length, size), rounds)
-                for name, times in samples.items():
-                    low, middle, high = statistics.quantiles(times, n=4)
-                    rows.append(
-                        {
-                            "variant": variant,
-                            "size": size,
-                            "length": length,
-                            "who": name,
-                            "seconds": middle,
-                            "quartiles": [low, high],
-                            "floors": middle / floor,
-                            "error": errors[name],
-                        }
-                    )
-                    spread = f"{low * 1e3:.2f}-{high * 1e3:.2f}"
-                    print(
-                        f"{variant:<12}{size:>5}{length:>7}  {name:<26}{middle * 1e3:>8.2f}"
-                        f"{spread:>18}{middle / floor:>9.2f}{errors[name]:>10.1e}",
-                        flush=True,
-                    )
-                if len(samples) == 2:
-                    ours, theirs = samples.values()
-                    ratios = [b / a for a, b in zip(ours, theirs)]
-                    print(f"{'':<26}lacc is {statistics.median(ratios):.2f} times as fast")
+                rows += case(variant, size, length, functions, errors, rounds, peak)
+                if variant in DELTA_RULES:
+                    functions_ = peers(variant, size, gradients=True)
+                    rows += case(variant, size, length, functions_, {}, rounds, peak)
     return {"peak_flops": peak, "rows": rows}
+
+
+def case(
+    variant: str,
+    size: int,
+    length: int,
+    functions: dict[str, Callable],
+    errors: dict[str, float],
+    rounds: int,
+    peak: float,
+) -> list[dict[str, object]]:
+    """The rows of one case, printed; without ``errors`` it is one of gradients, whose floor is
+    three times that of the forward.
+    """
+    of = variant if errors else f"{variant}, vjp"
+    flops = FLOOR[variant] * size * size * length * HEADS
+    floor = flops * (1 if errors else 3) / peak
+    samples = time_case(functions, draw(variant, length, size), rounds)
+    rows = []
+    for name, times in samples.items():
+        low, middle, high = statistics.quantiles(times, n=4)
+        row = {"variant": of, "size": size, "length": length, "who": name, "seconds": middle}
+        row |= {"quartiles": [low, high], "floors": middle / floor, "error": errors.get(name)}
+        rows.append(row)
+        spread = f"{low * 1e3:.2f}-{high * 1e3:.2f}"
+        error = f"{errors[name]:.1e}" if errors else ""
+        print(
+            f"{of:<20}{size:>5}{length:>7}  {name:<26}{middle * 1e3:>8.2f}"
+            f"{spread:>18}{middle / floor:>9.2f}{error:>10}",
+            flush=True,
+        )
+    if len(samples) == 2:
+        ours, theirs = samples.values()
+        low, ratio, high = statistics.quantiles([b / a for a, b in zip(ours, theirs)], n=4)
+        rows[0] |= {"times_as_fast": ratio, "times_as_fast_quartiles": [low, high]}
+        print(f"{'':<34}lacc is {ratio:.2f} times as fast ({low:.2f}-{high:.2f})")
+    return rows
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that were measured, those that are installed."""
+    found = {}
+    for package in ("numpy", "torch", "transformers", "fla-core"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 MEMORY = """
@@ -277,17 +351,22 @@ def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the smallest length, five rounds")
+    parser.add_argument("--delta", action="store_true", help="only the delta rules, T = 2048")
     parser.add_argument("--memory", action="store_true", help="only the memory test")
     parser.add_argument("--rounds", type=int, default=15, help="samples a case")
     options = parser.parse_args()
     kept: dict[str, object] = {"processor": processor(), "python": platform.python_version()}
-    if not options.memory:
-        lengths = LENGTHS[:1] if options.quick else LENGTHS
-        kept |= table(5 if options.quick else options.rounds, lengths)
+    kept["versions"] = versions()
+    rounds = 5 if options.quick else options.rounds
+    if options.delta:
+        kept |= table(rounds, LENGTHS[1:2], DELTA_RULES)
+    elif not options.memory:
+        kept |= table(rounds, LENGTHS[:1] if options.quick else LENGTHS, VARIANTS)
     if not options.quick:
-        kept["memory"] = memory(TOKENS_IN_MEMORY_TEST)
+        if not options.delta:
+            kept["memory"] = memory(TOKENS_IN_MEMORY_TEST)
         RESULTS.mkdir(exist_ok=True)
-        name = "memory" if options.memory else "cpu"
+        name = "delta" if options.delta else "memory" if options.memory else "cpu"
         (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
 
 

@@ -108,10 +108,10 @@ class Levels:
 
     @cached_property
     def pairs(self) -> Array:
-        """The P of `between`: from sums in runs of up to 32 tokens, from ends where these meet."""
+        """The P of `between`: from sums in runs of up to 16 tokens, from ends where these meet."""
         if not self.log:
             return meet(self.one, self.one, self)[0]
-        m = min(self.size, 32)
+        m = min(self.size, 16)
         p = self.summed(*between_sums(m, self.strict, self.g.dtype))
         p = p.reshape(*p.shape[:-1], m, m)
         if m == self.size:

@@ -28,8 +28,10 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     for c in range(n):
         S = S_at[:, :, c]
         added = added_at[:, :, c]
-        np.add(product[:, :, c], product2[:, :, c] @ S, out=added)
-        np.add(total[:, :, c][..., None, None] * S, scaled5[:, :, c].swapaxes(-1, -2) @ added, out=S_at[:, :, c + 1])
+        np.matmul(product2[:, :, c], S, out=added)
+        added += product[:, :, c]
+        np.matmul(scaled5[:, :, c].swapaxes(-1, -2), added, out=S_at[:, :, c + 1])
+        S_at[:, :, c + 1] += total[:, :, c][..., None, None] * S
     S, S_at = S_at[:, :, -1], S_at[:, :, :-1]
     added2 = scaled @ S_at
     added2 += scaled4 @ added_at
@@ -78,7 +80,8 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     for c in reversed(range(n)):
         dS = dS_at[:, :, c + 1]
         added2 = added2_at[:, :, c]
-        np.add(tile[:, :, c] @ dS, product6[:, :, c], out=added2)
+        np.matmul(tile[:, :, c], dS, out=added2)
+        added2 += product6[:, :, c]
         dS2 = scaled2[:, :, c].swapaxes(-1, -2) @ added2
         dS2 += dS * total[:, :, c][..., None, None]
         dS_at[:, :, c] += dS2
