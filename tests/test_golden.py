@@ -51,7 +51,7 @@ SPELLINGS = {
     "gated_deltanet": Spelling("examples/gated_deltanet.la"),
     "deltanet": Spelling("examples/deltanet.la"),
     "mlstm": Spelling("tests/specs/mlstm.la", names={"S0": "S", "n0": "n"}),
-    "softmax": Spelling("tests/specs/softmax_attention.la"),
+    "softmax": Spelling("examples/softmax_attention.la"),
 }
 
 

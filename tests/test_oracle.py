@@ -231,7 +231,7 @@ def test_invalid_tokens_and_empty_segments_are_the_identity() -> None:
 
 
 def test_equal_weights_do_not_depend_on_the_size_of_the_logits() -> None:
-    kernel = compiled(ROOT / "tests" / "specs" / "softmax_attention.la")
+    kernel = compiled(ROOT / "examples" / "softmax_attention.la")
     q = np.full((1, 3, 1, 16), 1e3)
     v = np.arange(48.0).reshape(1, 3, 1, 16)
     o, _ = kernel(q, q, v)

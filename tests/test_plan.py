@@ -245,7 +245,10 @@ def test_every_choice_has_a_reason_with_numbers_and_what_was_not_chosen(path: ob
 
 GOLDEN = ROOT / "tests" / "plans.txt"
 LENGTHS = (1, 64, 512, 8192)
-EXPLAINED = ("efficient_attention", "gated_deltanet", "gla", "hgrn", "retnet")
+EXPLAINED = (
+    *("efficient_attention", "gated_deltanet", "gla", "hgrn", "retnet"),
+    *("mesa", "softmax_attention"),
+)
 
 
 def choice(name: str, T: int) -> str:
