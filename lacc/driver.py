@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lacc import diagnostics
-from lacc.diagnostics import Diagnostic, LaccError, Source, Span, error, suggest
+from lacc.diagnostics import Diagnostic, LaccError, Note, Source, Span, error, suggest
 from lacc.frontends.la import parse
 from lacc.spec import load as loading
 from lacc.spec.check import check
@@ -210,10 +210,12 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
     for mode_, obstacle in derived.modes.items():
         if obstacle is not None:
             span, why = obstacle.expr.span, obstacle.reason
+            notes = [Note(obstacle.cure)] if obstacle.cure else []
+            values = {"variant": spec.name, "mode": mode_, "reason": why, "modes": modes}
             missing[mode_] = (
                 error("LA0602", span, reason=why)
                 if mode_ == "step"
-                else error("LA0601", span, variant=spec.name, mode=mode_, reason=why, modes=modes)
+                else error("LA0601", span, notes=notes, **values)
             )
     if chunk is not None and derived.longest is not None and chunk > derived.longest:
         _, bound = longest_chunk(spec, derived.recurrences)

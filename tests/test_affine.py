@@ -285,3 +285,21 @@ def test_a_sum_counts_a_scalar_once_for_every_entry(read: str) -> None:
     checks = {"lengths": CHECKS["lengths"]}
     report = verify(driver.compile(update, "reference"), [driver.compile(update)], checks=checks)
     assert report.passed, str(report)
+
+
+@pytest.mark.parametrize(
+    ("update", "reason"),
+    [
+        ("roll(h[t-1], 1) + tanh(h[t-1])", "the nonlinear function tanh"),
+        ("roll(tanh(h[t-1]), 1) + k", "the nonlinear function tanh"),
+        ("rotate(k, sum(h[t-1]) * θ)", "the nonlinear function rotate"),
+        ("roll(h[t-1], 1) + k", "roll moves entries"),
+    ],
+)
+def test_a_dense_term_does_not_hide_a_nonlinear_one(update: str, reason: str) -> None:
+    text = "variant x\ndim K = 4\ninput k : [K]\ninput θ : [2]\nstate h : [K]\noutput o : [K]\n"
+    (recurrence,) = driver.analyse(
+        driver.load(f"{text}h[t] = {update}\no = h[t] + sum(θ)")
+    ).recurrences
+    assert recurrence.obstacle and recurrence.obstacle.reason.startswith(reason)
+    assert recurrence.kind == ("affine" if "moves" in reason else "nonlinear")

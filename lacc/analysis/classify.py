@@ -58,35 +58,43 @@ def _step(states: Sequence[State]) -> Recurrence:
     names, direction = tuple(state.name for state in states), states[0].direction
     if len(states) > 1:
         found = coupled_step(states)
-        return found if found.kind == "affine" else replace(found, obstacle=_nonlinear(states))
+        if found.obstacle is None or not rid(states, free_of_states)[1]:
+            return found
+        return _nonlinear(states)
     (state,) = states
     try:
         return affine_step(state)
     except NotAffine as refusal:
-        if refusal.linear:
+        if not rid(states, free_of_states)[1]:
             return Recurrence(names, direction, "affine", "dense", obstacle=refusal.obstacle)
         tropical = tropical_step(state)
         if tropical is None:
-            kind = "nonlinear"
-            return Recurrence(names, direction, kind, kind, obstacle=_nonlinear(states))
+            return _nonlinear(states)
         kind = _TROPICAL[tropical.op]
         return Recurrence(names, direction, kind, kind, tropical=tropical)
 
 
-def _nonlinear(states: Sequence[State]) -> Obstacle:
-    """What keeps states from being affine in one another, and what they would be without it."""
+def _nonlinear(states: Sequence[State]) -> Recurrence:
+    """States that are not affine in one another, and what they would be without the terms that make
+    them so."""
     left, found = rid(states, free_of_states)
     first, *others = (refusal.obstacle for refusal in found)
     more = {(o.expr.span.start, o.expr.span.end): o.expr for o in (first, *others)}
     affine, one_by_one = rid(states, linear)
     if len(one_by_one) == 1 and _obstacle(affine) is None:
-        return replace(first, cure=f"{first.cure}, the recurrence is affine and has chunks")
+        cure = f"{first.cure}, the recurrence is affine and has chunks"
+        return _refused(states, replace(first, cure=cure))
     own = ", ".join(f"`{state.name}`" for state in states if not is_memory(state.name))
     terms = "these terms" if len(more) > 1 else "this term"
     rest = _obstacle(left)
     then = "affine and has chunks" if rest is None else f"affine, still with {rest.reason}"
     cure = f"with {terms} computed without {own}, the recurrence is {then}"
-    return replace(first, cure=cure, more=tuple(more.values())[1:])
+    return _refused(states, replace(first, cure=cure, more=tuple(more.values())[1:]))
+
+
+def _refused(states: Sequence[State], obstacle: Obstacle) -> Recurrence:
+    names, kind = tuple(state.name for state in states), "nonlinear"
+    return Recurrence(names, states[0].direction, kind, kind, obstacle=obstacle)
 
 
 def _obstacle(states: Sequence[State]) -> Obstacle | None:

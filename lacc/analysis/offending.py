@@ -15,15 +15,22 @@ Instead = Callable[[Expr, set[str]], Expr]
 
 
 def rid(states: Sequence[State], instead: Instead) -> tuple[list[State], list[NotAffine]]:
-    """The states with ``instead`` of each term that is not affine, and the refusals of those terms,
-    in the order of the spec."""
+    """The states with ``instead`` of each term that is not affine, and the refusals of those terms
+    that are not linear either, in the order of the spec."""
     names = {state.name for state in states}
-    left, found = list(states), list[NotAffine]()
-    while (refusal := _first(left, names)) is not None:
-        found.append(refusal)
+    left, looked, found = list(states), list(states), list[NotAffine]()
+    while (refusal := _first(looked, names)) is not None:
         term = refusal.obstacle.expr
-        left = [replace(s, update=_replaced(s.update, term, instead(term, names))) for s in left]
+        new = (linear if refusal.linear else instead)(term, names)
+        looked = _with(looked, term, new)
+        if not refusal.linear:
+            found.append(refusal)
+            left = _with(left, term, new)
     return left, found
+
+
+def _with(states: Sequence[State], old: Expr, new: Expr) -> list[State]:
+    return [replace(s, update=_replaced(s.update, old, new)) for s in states]
 
 
 def free_of_states(term: Expr, names: set[str]) -> Expr:
@@ -80,14 +87,13 @@ def _covers(node: Expr, part: Expr) -> bool:
 
 
 def _first(states: Sequence[State], names: set[str]) -> NotAffine | None:
-    """The first refusal that linear maps do not explain."""
+    """The first refusal."""
     for state in states:
         affine = Affine(Builder(state.span), lambda leaf: leaf.reference[0] in names)
         try:
             affine.terms(state.update, affine.indices(state.update))
         except NotAffine as refusal:
-            if not refusal.linear:
-                return refusal
+            return refusal
     return None
 
 

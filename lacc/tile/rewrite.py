@@ -12,6 +12,8 @@ from lacc.tile.rebuild import rebuild
 from lacc.tile.scales import move_scales
 from lacc.tile.split import phases, reaches
 
+ELEMENTWISE = frozenset(n for n, op in OPS.items() if op.kind in ("elementwise", "compare"))
+
 
 def free_carry_of_solves(program: Program, carried: str) -> Program:
     """A solve that waits for the carried state becomes two that do not: (I+L)⁻¹ (R + B S) = (I+L)⁻¹
@@ -209,7 +211,7 @@ def orient(program: Program) -> Program:
     for n in reversed(range(len(body))):
         inst = body[n]
         turns = inst.op == "rename" and not inst.value
-        for i in inst.ins if inst.op in OPS or turns else ():
+        for i in inst.ins if inst.op in ELEMENTWISE or turns else ():
             if set(body[i].axes) == set(inst.axes) and len(inst.axes) > 1:
                 want.setdefault(i, inst.axes if turns else want.get(n, inst.axes))
 
@@ -217,7 +219,7 @@ def orient(program: Program) -> Program:
         inst = body[n]
         if inst.op == "rename" and not inst.value:
             return f.arrange(new(inst.ins[0]), inst.axes)
-        if n in want and want[n] != inst.axes and (inst.op == "contract" or inst.op in OPS):
+        if n in want and want[n] != inst.axes and (inst.op in ("contract", *ELEMENTWISE)):
             return f.emit(replace(inst, ins=tuple(map(new, inst.ins)), axes=want[n], name=""))
         return None
 
