@@ -223,6 +223,14 @@ def test_a_window_costs_no_more_in_a_longer_sequence() -> None:
     assert plan.by_chunk(64, 8192, 8, dims) > 2.5 * plan.by_chunk(64, 4096, 8, dims)
 
 
+def test_what_grows_is_not_updated_in_place() -> None:
+    kernel = compile(HEAD + "output o : [V]\no = attend(q, k, v) + g", "numpy")
+    q, k = np.ones((2, 1, 2, 4))
+    _, state = kernel.step(q, k, np.ones((1, 2, 3)), np.zeros((1, 2)))
+    with pytest.raises(ValueError, match="out: k_past grows with every token"):
+        kernel.step(q, k, np.ones((1, 2, 3)), np.zeros((1, 2)), state, out=state)
+
+
 def test_fields_of_different_lengths_are_refused() -> None:
     kernel = compile(HEAD + "output o : [V]\no = attend(q, k, v) + g", "numpy")
     q, k = np.ones((2, 1, 5, 2, 4))

@@ -479,6 +479,8 @@ def step(
             raise ValueError(f"state_indices: expected different rows, got {rows.tolist()}")
     given, target = call.fields("state", state, rows), call.fields("out", out, rows)
     for s in signature.states if out is not None else ():
+        if _grows(s):
+            raise ValueError(f"out: {s.name} grows with every token, so it has no place to go")
         if s.name not in target or not target[s.name].flags.writeable:
             raise ValueError(f"out.{s.name}: expected a writable array {_text(*_axes(s))}")
     call.start(given if rows is None else {name: x[rows] for name, x in given.items()})
