@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from lacc.tile.program import Program
 
 STEMS = {
+    "pooled": "gradient",
     "add": "added",
     "contract": "product",
     "decayed": "read",

@@ -315,6 +315,7 @@ CALLS: dict[str, Call] = {
         f"np.arange({f.lengths[i.value]}, dtype={f.dtype})[None, None, None, ::-1]"
     ),
     "mask": lambda f, i, x, a: Text(f"np.tril({x[0].code}{', -1' if i.value else ''})"),
+    "pooled": lambda f, i, x, a: Text(f"pooled({x[0].code})"),
     "row": _row,
     "place_row": lambda f, i, x, a: Text(
         f"place_row({f.moved(x[0], a[0], i.axes[1:]).code}, {len(i.axes)}, {f.lengths['t']}, "

@@ -153,6 +153,10 @@ def test_every_row_with_a_gradient_has_a_case_and_every_other_row_is_used() -> N
             met = meet_once(f.finish({"y": len(f.body) - 1, "a": ends[0]}) if ends else program)
             for p in (program, gradient(program), met, solve_by_inverse(program)):
                 used |= {inst.op for inst in p.body}
+    f = Tiles(SIZES)
+    same = f.tanh(f.load("param", "w", ("K",)))
+    pooled = gradient(f.finish({"y": f.mul(same, f.load("input", "x", ("t", "K")))}))
+    used |= {inst.op for inst in pooled.body}
     assert used | LEAVES >= set(TILE_OPS)
 
 

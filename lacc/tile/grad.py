@@ -14,6 +14,7 @@ from typing import Any
 from lacc.ir.ops import OPS
 from lacc.tile.ops import TILE_OPS
 from lacc.tile.program import Program, Tiles, ordered
+from lacc.tile.split import shared
 
 
 def differentiate(
@@ -40,9 +41,11 @@ def differentiate(
             if program.body[n].name:
                 f.named(cotangents[n], f"d{program.body[n].name}")
 
+    same = shared(program)
     for out, (kind, name) in seeds.items():
         n = program.outs[out]
-        add(n, f.load(kind, name, program.body[n].axes))
+        ct = f.load(kind, name, program.body[n].axes)
+        add(n, f.op("pooled", (ct,)) if n in same else ct)
     wanted = _wanted(program, set(kinds))
     for n in reversed(range(len(program.body))):
         inst = program.body[n]
@@ -60,7 +63,7 @@ def differentiate(
             pulled = _by_table(f, rule, ct, n, inst.ins)
         for i, c in zip(inst.ins, pulled):
             if i in wanted:
-                add(i, c)
+                add(i, f.op("pooled", (c,)) if c is not None and i in same and n not in same else c)
     outs = {}
     for n, inst in enumerate(program.body):
         if inst.op == "load" and inst.value[0] in set(kinds) and n in cotangents:

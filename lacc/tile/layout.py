@@ -99,6 +99,11 @@ def stacked(axis: int, *parts: Tile) -> Tile:
     return np.stack(np.broadcast_arrays(*parts), axis, dtype=np.result_type(*parts))
 
 
+def pooled(x: Tile) -> Tile:
+    """The sum over sequences and chunks of ``x`` [B, H, n, *axes]: [1, H, 1, *axes]."""
+    return np.add.reduce(x, (0, 2), keepdims=True)
+
+
 def fold(x: Tile) -> Tile:
     """The last two axes as one, row-major."""
     return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])

@@ -205,6 +205,14 @@ _ROWS = (
         "the pairs t >= s (t > s where strict), else 0",
     ),
     TileOp(
+        "pooled",
+        lambda v, a: a,
+        lambda v, f, a: a,
+        None,
+        1,
+        "the sum over sequences and chunks of a cotangent of what they share",
+    ),
+    TileOp(
         "within",
         lambda v, a: a,
         lambda v, f, a: a,

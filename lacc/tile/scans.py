@@ -18,27 +18,29 @@ Entries = NDArray[np.floating]
 
 def chain(a: Entries, b: Entries, rest: int) -> Entries:
     """h[t] = a[t] h[t-1] + b[t] from h = 0, as b is laid out."""
-    steps, h = time_first(a, b, rest)
-    for t in range(1, len(h)):
-        h[t] += (steps[t] * h[t - 1]).sum(1)
+    steps, added, h = time_first(a, b, rest)
+    for t in range(len(h)):
+        if t:
+            np.add((steps[t] * h[t - 1]).sum(1), added[t], out=h[t])
+        else:
+            h[t] = added[t]
     return np.moveaxis(h, (0, 1), (-2 - rest, -1 - rest))
 
 
 def chain_back(a: Entries, b: Entries, rest: int) -> Entries:
     """h[t] = a[t+1]ᵀ h[t+1] + b[t] from h = 0 behind the end: the adjoint of `chain`."""
-    steps, h = time_first(a, b, rest)
-    for t in reversed(range(len(h) - 1)):
-        h[t] += (steps[t + 1] * h[t + 1][:, None]).sum(0)
+    steps, added, h = time_first(a, b, rest)
+    for t in reversed(range(len(h))):
+        if t + 1 < len(h):
+            np.add((steps[t + 1] * h[t + 1][:, None]).sum(0), added[t], out=h[t])
+        else:
+            h[t] = added[t]
     return np.moveaxis(h, (0, 1), (-2 - rest, -1 - rest))
 
 
-def time_first(a: Entries, b: Entries, rest: int) -> tuple[Any, Any]:
-    """``a`` as [C, i, j, ...] and an own copy of ``b`` as [C, i, ...], of the shape that both
-    have."""
+def time_first(a: Entries, b: Entries, rest: int) -> tuple[Any, Any, Any]:
+    """Views of ``a`` as [C, i, j, ...] and of ``b`` as [C, i, ...], and room for their result."""
     steps = np.moveaxis(a, (-3 - rest, -2 - rest, -1 - rest), (0, 1, 2))
     added = np.moveaxis(b, (-2 - rest, -1 - rest), (0, 1))
-    h = np.empty(
-        (*added.shape[:2], *np.broadcast_shapes(steps.shape[3:], added.shape[2:])), b.dtype
-    )
-    h[...] = added
-    return steps, h
+    shape = np.broadcast_shapes(steps.shape[3:], added.shape[2:])
+    return steps, added, np.empty((*added.shape[:2], *shape), b.dtype)

@@ -56,6 +56,18 @@ def phases(program: Program, carried: str) -> tuple[tuple[int, ...], tuple[tuple
     return tuple(found), loops
 
 
+def shared(program: Program) -> set[int]:
+    """Values that are the same for all sequences and chunks: made of params and buffers alone."""
+    found: set[int] = set()
+    for n, inst in enumerate(program.body):
+        own = inst.op == "load" and (
+            inst.value[0] in (*VARYING, "last") or inst.value == ("index", "t")
+        )
+        if not own and all(i in found for i in inst.ins):
+            found.add(n)
+    return found
+
+
 def reaches(program: Program, loads: dict[int, str]) -> list[frozenset[str]]:
     """The carried states that each value needs; ``loads`` names their loads."""
     reach: list[frozenset[str]] = []

@@ -83,24 +83,27 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     prefix_pull2 = prefix_pull(place_row3 + scaled4, decay)
     scaled7 = scan_back2 * scale
     scaled8 = scaled7 * x * scaled5
-    db_i = scaled8.sum(-2)
-    dW_i = scaled8.swapaxes(-1, -2) @ x
+    gradient = pooled(scaled8)
+    db_i = gradient.sum(-2)
+    gradient2 = pooled(scaled8.swapaxes(-1, -2) @ x)
     where = np.where(eq[..., None], 0, scan_back2 * scaled3)
     negated = -np.where(where == 0, 0, where * ratio)
     where2 = np.where(negated == 0, 0, negated * a)
     da = scan_back2 * shift2 + where2 + where2
     added3 = prefix_pull2 + np.where(da == 0, 0, da * a)
     eq2 = added3 == 0
-    summed = np.where(eq2, 0, added3 * scaled).sum(-2)
+    gradient3 = pooled(np.where(eq2, 0, added3 * scaled))
+    summed = gradient3.sum(-2)
     dLambda = np.where(summed == 0, 0, summed * sigmoid2)
     dr = np.where(eq2, 0, added3 * softplus2[..., None, :]) * -8
     where3 = np.where(dr == 0, 0, dr * scaled6)
-    db_r = where3.sum(-2)
+    gradient4 = pooled(where3)
+    db_r = gradient4.sum(-2)
+    gradient5 = pooled(where3.swapaxes(-1, -2) @ x)
     added4 = scaled8 @ W_i
     added4 += where3 @ W_r
     dx = scaled7 * i + added4
-    dW_r = where3.swapaxes(-1, -2) @ x
-    return (dx, None), (dW_r, db_r, dLambda, dW_i, db_i), (), (dh,)
+    return (dx, None), (gradient5, db_r, dLambda, gradient2, db_i), (), (dh,)
 
 
 def prepare_token(C, dims, dtype, fixed, last):
@@ -151,8 +154,9 @@ def backward_token(inputs, starts, constants, cotangents, dstates, n, C, dims, d
     i = sigmoid(added2)
     dh2 = dy + dh
     scaled2 = dh2 * np.where(eq[..., None], 1, sqrt)
-    db_i = scaled2 * x * (i * sigmoid(-added2))
-    dW_i = db_i[..., None] * x[..., None, :]
+    scaled3 = scaled2 * x * (i * sigmoid(-added2))
+    db_i = pooled(scaled3)
+    gradient = pooled(scaled3[..., None] * x[..., None, :])
     where = np.where(eq[..., None], 0, dh2 * (i * x))
     negated = -np.where(where == 0, 0, where * (0.5 / sqrt))
     da = np.where(negated == 0, 0, negated * a)
@@ -160,12 +164,13 @@ def backward_token(inputs, starts, constants, cotangents, dstates, n, C, dims, d
     da2 = da + da + dh2 * h_start
     where2 = np.where(da2 == 0, 0, da2 * a)
     eq2 = where2 == 0
-    where3 = np.where(eq2, 0, where2 * scaled)
-    dLambda = np.where(where3 == 0, 0, where3 * sigmoid2)
+    gradient2 = pooled(np.where(eq2, 0, where2 * scaled))
+    dLambda = np.where(gradient2 == 0, 0, gradient2 * sigmoid2)
     dr = np.where(eq2, 0, where2 * softplus2) * -8
-    db_r = np.where(dr == 0, 0, dr * (r * sigmoid(-added)))
-    added3 = (db_i[..., None, :] @ W_i)[..., 0, :]
-    added3 += (db_r[..., None, :] @ W_r)[..., 0, :]
+    where3 = np.where(dr == 0, 0, dr * (r * sigmoid(-added)))
+    db_r = pooled(where3)
+    gradient3 = pooled(where3[..., None] * x[..., None, :])
+    added3 = (scaled3[..., None, :] @ W_i)[..., 0, :]
+    added3 += (where3[..., None, :] @ W_r)[..., 0, :]
     dx = scaled2 * i + added3
-    dW_r = db_r[..., None] * x[..., None, :]
-    return (dx, None), (dW_r, db_r, dLambda, dW_i, db_i), (), (dh3[:, :, 0],)
+    return (dx, None), (gradient3, db_r, dLambda, gradient, db_i), (), (dh3[:, :, 0],)
