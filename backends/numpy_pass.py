@@ -23,6 +23,7 @@ from lacc.backends.numpy_lines import (
     taken,
     unpack,
 )
+from lacc.backends.numpy_text import ELEMENTWISE
 from lacc.backends.text import ATOM, Text
 from lacc.spec.model import Spec
 from lacc.tile.derive import Pair, Pass
@@ -210,6 +211,8 @@ class _Direction:
         head += unpack([self.names[n] for n in self._kept()], "constants")
         if owner.token:
             head += [f"{name} = {name}[:, :, None]" for name in carried]
+        else:
+            head += [f"{name} = packed({name}, dtype)" for name in self._by_rows(writer)]
         self._direct(writer)
         body = self._section(writer, 0, comments)
         for number in range(self.last // 2):
@@ -217,6 +220,32 @@ class _Direction:
             body += self._section(writer, 2 * number + 2, comments)
         body.append(self._result(writer, carried))
         return [*head, *dim_lines(self.program, body), *body]
+
+    def _by_rows(self, writer: Writer) -> list[str]:
+        """What is given, its rows apart, and read often or on the right of a product, where that is
+        slow."""
+        body = self.program.body
+        given = {
+            n
+            for n, inst in enumerate(body)
+            if inst.op == "load"
+            and inst.value[0] in ("input", "stored", "cotangent")
+            and len(inst.axes) > 1
+            and not any(n in u.ins for u in body if u.op in ("default", "omitted"))
+        }
+
+        def roots(n: int) -> set[int]:
+            moved = body[n].op in ELEMENTWISE or body[n].op in ("rename", "expand")
+            return {n} & given | {r for i in body[n].ins if moved for r in roots(i)}
+
+        found = {n for n in given if writer.uses[n] > 2}
+        for inst in body:
+            if inst.op == "contract":
+                axes = [body[i].axes for i in inst.ins]
+                right = writer.formats.right(inst, axes)
+                if right is not None and axes[right][0] in inst.value:
+                    found |= roots(inst.ins[right])
+        return [self.names[n] for n in sorted(found)]
 
     def _section(self, writer: Writer, phase: int, comments: bool) -> list[str]:
         wanted = [n for n in self._of(phase) if self.program.body[n].op != "load"]

@@ -105,7 +105,7 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
         draws=sorted({a.draw for a in spec.args if a.draw}),
         imports=paste.imports(*MODULES),
         kernels=[
-            *(paste.chosen(module, {*words(body), "packed"}) for module in TILES),
+            *(paste.chosen(module, words(body)) for module in TILES),
             *([paste.body(ATTENTION)] if attends else []),
         ],
         attending=paste.body(ATTENDING) if attends else "",

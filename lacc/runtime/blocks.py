@@ -23,7 +23,6 @@ from lacc.runtime.exponents import (
     state_cotangents,
     state_fields,
 )
-from lacc.tile.layout import packed
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Any]
@@ -243,7 +242,7 @@ class Call:
             x = self.x[name]
             x = tiles(x[:, ::-1] if p.reverse and x is not None else x, at, n, C)
             x = x if x is None or not self.by_token else x[:, :, :, 0]
-            found.append(None if x is None else packed(x, self.run.dtype))
+            found.append(None if x is None else x.astype(self.run.dtype, copy=False))
         return tuple(found)
 
     def put(
@@ -407,7 +406,7 @@ class Call:
             )
         part = tiles(whole[:, ::-1] if p.reverse else whole, at, n, C)
         assert part is not None
-        return packed(part[:, :, :, 0] if self.by_token else part, self.run.dtype)
+        return (part[:, :, :, 0] if self.by_token else part).astype(self.run.dtype, copy=False)
 
     def collected(self, dx: Arrays, dparams: Arrays, dstate: Arrays) -> tuple[Arrays, Arrays]:
         """Gradients by argument: delays taken back to their inputs and pasts, starts to the params

@@ -5,6 +5,8 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     """Outputs and next state of n chunks of C tokens."""
     (q, g, k, v, beta) = inputs
     (S,) = states
+    k = packed(k, dtype)
+    v = packed(v, dtype)
     K, V = dims["K"], dims["V"]
     # S[t] = α * (I - β * k @ k.T) @ S[t-1]
     decay = levels(g[..., None], log=True, strict=False)
@@ -46,6 +48,10 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     (S_start,) = starts
     (do,) = cotangents
     (dS,) = dstates
+    q = packed(q, dtype)
+    k = packed(k, dtype)
+    v = packed(v, dtype)
+    do = packed(do, dtype)
     K, V = dims["K"], dims["V"]
     decay = levels(g[..., None], log=True, strict=False)
     up = prefix(decay)[..., 0]

@@ -5,6 +5,7 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     """Outputs and next state of n chunks of C tokens."""
     (q, g, k, v) = inputs
     (S,) = states
+    v = packed(v, dtype)
     K = dims["K"]
     # S[t] = diag(α) @ S[t-1] + k @ v.T
     decay = levels(g, log=True, strict=False)
@@ -30,6 +31,9 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     (S_start,) = starts
     (do,) = cotangents
     (dS,) = dstates
+    q = packed(q, dtype)
+    k = packed(k, dtype)
+    do = packed(do, dtype)
     K = dims["K"]
     decay = levels(g, log=True, strict=False)
     up = prefix(decay)

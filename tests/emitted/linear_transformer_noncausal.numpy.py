@@ -5,6 +5,7 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     """Outputs and next state of n chunks of C tokens."""
     (k, v) = inputs
     (S, z) = states
+    v = packed(v, dtype)
     # feature φ(x) = elu(x) + 1
     phi_k = elu1(k)
     # S[t] = S[t-1] + φ(k) @ v.T
@@ -77,6 +78,7 @@ def backward_1(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     (q,) = inputs
     (do,) = cotangents
     (last_S, last_z) = constants
+    q = packed(q, dtype)
     tile = elu1(q)
     n2 = (last_z[..., None, :] @ tile.swapaxes(-1, -2))[..., 0, :]
     dn = (-(do * (tile @ last_S / n2[..., None] / n2[..., None]))).sum(-1)

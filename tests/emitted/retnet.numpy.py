@@ -28,6 +28,7 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     (q, k, v) = inputs
     (S,) = states
     (up, between2, total, down) = constants
+    v = packed(v, dtype)
     K = dims["K"]
     # S[t] = γ * S[t-1] + k @ v.T
     scaled = q * up[..., None]
@@ -55,6 +56,9 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     (do,) = cotangents
     (dS,) = dstates
     (up, between2, total, down) = constants
+    q = packed(q, dtype)
+    k = packed(k, dtype)
+    do = packed(do, dtype)
     K = dims["K"]
     k_T = turned(k)
     scaled = q @ k_T

@@ -49,6 +49,8 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     (dy,) = cotangents
     (dh,) = dstates
     (W_r, b_r, softplus2, W_i, b_i, sigmoid2) = constants
+    x = packed(x, dtype)
+    dy = packed(dy, dtype)
     eq = t == 1
     W_r_T = turned(W_r)
     added = x @ W_r_T + b_r[..., None, :]
