@@ -172,7 +172,7 @@ def rows_first(program: Program, carried: str) -> Program:
             return new(n)
         if inst.op == "place_row" and inst.value == last:
             return new(inst.ins[0])
-        if inst.op not in OPS or phase[n] not in loops:
+        if inst.op not in ELEMENTWISE or phase[n] not in loops:
             return f.op("row", (new(n),), last)
         value = f.ew(inst.op, *(row(f, i, last, new) for i in inst.ins))
         return f.expand(value, tuple(a for a in inst.axes if a != "t"))
