@@ -59,6 +59,9 @@ def _recurrence(recurrence: Recurrence, names: Mapping[Expr, str]) -> Iterator[s
         yield f"  write  {_factors(write.factors, names)}"
     if recurrence.coupling is not None:
         yield from _coupling(recurrence.coupling, recurrence.states, names)
+    if recurrence.tropical is not None:
+        form = recurrence.tropical
+        yield f"  scan   {form.op}, f = {show(form.f, names)}, i = {show(form.i, names)}"
     if recurrence.obstacle is not None:
         yield f"  no chunk form: {recurrence.obstacle.reason}"
 

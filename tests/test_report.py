@@ -147,7 +147,8 @@ def test_backward_states_and_other_kinds_of_recurrence_are_named() -> None:
         "input i : scalar\nstate m : scalar\n",
         ("m[t] = max(m[t-1], i)\nS[t] = exp(m[t-1] - m[t]) * S[t-1] + exp(i - m[t]) * k @ v.T"),
     )
-    assert dict(said(maximum, "state m"))["transition"] == "a running maximum (max-plus)"
+    form = "m[t] = max(m[t-1], i)"
+    assert dict(said(maximum, "state m"))["transition"] == f"a running maximum (max-plus), {form}"
     assert dict(said(maximum, "state S"))["stability"].startswith("proved")
     dense = gated("", "S[t] = tanh(S[t-1]) + k @ v.T")
     assert dict(said(dense, "state S"))["transition"] == "nonlinear in the state"

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from textwrap import wrap
 
 from lacc.analysis import rotations
@@ -22,7 +23,9 @@ from lacc.analysis.decay import Decay, decays_of, learned, varies
 from lacc.analysis.interval import number
 from lacc.analysis.ranges import Ranges
 from lacc.analysis.stability import Stability, stability
+from lacc.analysis.stabilize import Exponents, stabilized
 from lacc.analysis.transition import Coupling, LowRank, Obstacle, Recurrence
+from lacc.analysis.tropical import written
 from lacc.analysis.words import Words
 from lacc.ir.build import Builder
 from lacc.ir.graph import Need, needs
@@ -42,6 +45,7 @@ _CLASSES = {
 }
 _KINDS = {
     "maxplus": "a running maximum (max-plus)",
+    "minplus": "a running minimum (min-plus)",
     "logsumexp": "a running log-sum-exp",
     "nonlinear": "nonlinear in the state",
 }
@@ -108,6 +112,11 @@ def text(sections: Sequence[Section]) -> str:
 class _Teller(Words):
     """Rows of each section."""
 
+    @cached_property
+    def _stabilized(self) -> tuple[Spec, Exponents]:
+        scaled, exponents, _ = stabilized(self.spec, {})
+        return scaled, exponents
+
     def spec_rows(self) -> Iterator[tuple[str, str]]:
         """Name, first line of its documentation, sizes."""
         yield "variant", self.spec.name
@@ -146,8 +155,10 @@ class _Teller(Words):
             yield "erase", self.erase(erase, recurrence)
         for write in () if recurrence.forgets else recurrence.writes:
             yield "write", self.write(write)
+        for state in states:
+            yield from self.exponent(state)
         if recurrence.forgets or not recurrence.canonical:
-            for state in states:
+            for state in states if recurrence.tropical is None else ():
                 yield "update", f"{state.name}[t] = {self.formula(state.update)}"
         for state in states:
             if state.initial.value != 0:
@@ -165,8 +176,23 @@ class _Teller(Words):
         said = f"{obstacle.reason}: {terms}"
         return f"{said}; {obstacle.cure}" if obstacle.cure else said
 
+    def exponent(self, state: State) -> Iterator[tuple[str, str]]:
+        """How a `(stabilized)` state is scaled."""
+        scaled, exponents = self._stabilized
+        owner, _ = exponents.get(state.ascii, ("", ()))
+        held = next((s for s in scaled.states if s.ascii == owner), None)
+        if held is None:
+            return
+        name, _ = as_read(held.name, 0)
+        said = f"kept as {state.name} * exp(-{name}), {name}[t] = {self.say(held.update)}"
+        count = f", one for each entry of {self.shape(held.shape)}" if held.shape else ""
+        yield "exponent", said + count
+
     def transition(self, recurrence: Recurrence, state: State) -> str:
         """The class, in words."""
+        if recurrence.tropical is not None:
+            form = self.say(written(recurrence.tropical, state))
+            return f"{_KINDS[recurrence.kind]}, {state.name}[t] = {form}"
         if recurrence.kind in _KINDS:
             return _KINDS[recurrence.kind]
         if recurrence.coupling is not None:

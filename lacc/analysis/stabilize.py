@@ -217,7 +217,7 @@ class _Rewriting:
             log = build.node("log", (size,), size.shape)
         if factor.axes and not self.axes[name]:
             log = self.scaling.largest(log)
-        return self.scaling.constant(log)
+        return log
 
     def _update(self, state: State) -> Expr:
         """The update of the scaled value."""

@@ -44,6 +44,16 @@ def tropical_step(state: State) -> Tropical | None:
     return Tropical(forms.op, f, i) if f is not None and i is not None and forms.op else None
 
 
+def written(form: Tropical, state: State) -> Expr:
+    """The form as the right side of an update."""
+    build, shape = Builder(state.span), state.shape
+    step = 1 if state.direction == "backward" else -1
+    moved = build.node("state", (), shape, (state.name, step))
+    if not (form.f.op == "const" and form.f.value == 0):
+        moved = build.add(moved, form.f)
+    return build.node(form.op, (moved, form.i), shape)
+
+
 class _Forms:
     """Forms of the parts of one update."""
 

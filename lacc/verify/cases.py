@@ -5,7 +5,7 @@ A *quantity* is anything a call gives, by name: ``o``, ``state.S``, ``d q``, ``d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -160,6 +160,10 @@ def quantities(
         for name, factor in factors(spec, state).items():
             found[f"state.{name}"] = getattr(state, name) * factor
             del found[f"state.{name}_log"]
+        for name in _from_infinity(spec):
+            x = found[f"state.{name}"]
+            found[f"state.{name}"] = np.where(np.isinf(x), 0, x).astype(x.dtype)
+            found[f"state.{name} without a value"] = np.isinf(x).astype(x.dtype)
     for name, x in (gradients or {}).items():
         if name == "initial_state":
             fields = x._asdict().items()
@@ -167,6 +171,14 @@ def quantities(
         else:
             found[f"d {name}"] = x
     return found
+
+
+def _from_infinity(spec: Spec) -> Iterator[str]:
+    """States that start at an infinity, and may stay there."""
+    for s in spec.states:
+        start = s.initial.args[0] if s.initial.op == "neg" else s.initial
+        if s.direction != "value" and start.op == "const" and np.isinf(start.value):
+            yield s.ascii
 
 
 def factors(spec: Spec, state: Any) -> Arrays:
