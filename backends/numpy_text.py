@@ -210,12 +210,12 @@ def _dense_solve(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> T
     return f.moved(Text(code), (*rest, column), inst.axes)
 
 
-def _scan(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    a, b = (f.aligned(x, have, inst.axes) for x, have in zip(ins, axes))
-    axis = -len(inst.axes)
-    kind = f'"{inst.value}", ' if inst.value else ""
-    moved = [f"np.moveaxis({x.code}, {axis}, 0)" for x in (a, b)]
-    return Text(f"np.moveaxis({inst.op}({kind}{moved[0]}, {moved[1]}), 0, {axis})")
+def _along_time(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    """A kernel of tiles over time, and of one without it that starts it."""
+    rest = tuple(x for x in inst.axes if x != "t")
+    wide = [f.aligned(x, have, inst.axes if "t" in have else rest) for x, have in zip(ins, axes)]
+    args = ([f'"{inst.value}"'] if inst.value else []) + [x.code for x in wide]
+    return Text(f"{inst.op}({', '.join(args)}, {_at(f, 't', inst.axes)})")
 
 
 def _chain(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
@@ -240,8 +240,9 @@ def _entry(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
 
 
 def _row(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    rest = ", :" * (len(axes[0]) - 1)
-    return Text(f"{ins[0].within(ATOM)}[..., {-1 if inst.value else 0}{rest}]")
+    rest = tuple(x for x in axes[0] if x != "t")
+    row = Text(f"{ins[0].within(ATOM)}[..., {-1 if inst.value else 0}{', :' * len(rest)}]")
+    return f.moved(row, rest, inst.axes)
 
 
 def _at(f: Formats, axis: str, axes: Axes) -> int:
@@ -321,14 +322,14 @@ CALLS: dict[str, Call] = {
         f"place_row({f.moved(x[0], a[0], i.axes[1:]).code}, {len(i.axes)}, {f.lengths['t']}, "
         f"last={i.value})"
     ),
-    "shift": lambda f, i, x, a: Text(f"shift({x[0].code}, {-len(i.axes)}, back={i.value})"),
-    "scan": _scan,
-    "scan_back": _scan,
+    "shift": lambda f, i, x, a: Text(
+        f"shift({f.moved(x[0], a[0], i.axes).code}, {-len(i.axes)}, back={i.value})"
+    ),
+    **dict.fromkeys(("scan", "scan_back", "before", "tropical"), _along_time),
     "chain": _chain,
     "chain_back": _chain,
     "stack": _stack,
     "entry": _entry,
-    "tropical": _scan,
     "running": lambda f, i, x, a: Text(f"np.cumsum({x[0].code}, {-len(i.axes)})"),
     "solve": _solve,
     "inverse": lambda f, i, x, a: Text(f"inverse({x[0].code})"),

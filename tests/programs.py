@@ -153,7 +153,8 @@ def _scan(d: Draft) -> int | None:
     a, b = (d.pick(lambda axes: "t" in axes and "s" not in axes) for _ in range(2))
     if a is None or b is None or len(set(d.f.axes(a)) | set(d.f.axes(b))) > 3:
         return None
-    return d.f.op("scan", (d.f.tanh(a), b))
+    start = d.f.op("row", (b,), False)
+    return d.f.op("scan", (d.f.tanh(a), b, start))
 
 
 def _solve(d: Draft) -> int | None:

@@ -222,12 +222,17 @@ def test_a_scan_runs_along_time_and_its_adjoint_back() -> None:
     a, b, ct = rng.standard_normal((3, 9, 2))
     h, back = np.zeros(2), np.zeros(2)
     states, adjoint = [], []
+    start = h
     for t in range(9):
         h = a[t] * h + b[t]
         states.append(h)
     for t in reversed(range(9)):
         back = ct[t] + (a[t + 1] * back if t < 8 else 0)
         adjoint.insert(0, back)
-    np.testing.assert_allclose(kernels.scan(a, b), states)
-    np.testing.assert_allclose(kernels.scan_back(a, ct), adjoint)
-    assert np.vdot(kernels.scan(a, b), ct) == pytest.approx(np.vdot(b, kernels.scan_back(a, ct)))
+    np.testing.assert_allclose(kernels.scan(a, b, start, 0), states)
+    back = kernels.scan_back(a, ct, 0)
+    np.testing.assert_allclose(back, adjoint)
+    from_nothing = kernels.scan(a, b, np.zeros_like(start), 0)
+    assert np.vdot(from_nothing, ct) == pytest.approx(np.vdot(b, back))
+    turned = kernels.scan(np.moveaxis(a, 0, -1), np.moveaxis(b, 0, -1), start, -1)
+    np.testing.assert_array_equal(np.moveaxis(turned, -1, 0), kernels.scan(a, b, start, 0))

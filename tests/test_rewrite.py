@@ -165,7 +165,7 @@ def test_padding_reaches_no_result(path: Any) -> None:
                 check_padding(program, drawn(program, 5, true), true)
 
 
-UNPADDED = {"scan", "shift", "row", "place_row", "take", "put"} | {
+UNPADDED = {"scan", "before", "shift", "row", "place_row", "take", "put"} | {
     "concat",
     "roll",
     "fold",

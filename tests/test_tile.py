@@ -88,8 +88,10 @@ CASES: dict[str, list[Case]] = {
     "row": [("t K V", lambda f, x, v=v: f.op("row", (x,), v)) for v in (True, False)],
     "place_row": [("K", lambda f, x, v=v: f.op("place_row", (x,), v)) for v in (True, False)],
     "shift": [("t K", lambda f, x, v=v: f.op("shift", (x,), v)) for v in (True, False)],
+    "before": [("t K,K", lambda f, x, start: f.op("before", (x, start)))],
     "scan": [
-        (axes, lambda f, a, b: f.op("scan", (a, b))) for axes in ("t K,t K", "t,t K V", "t K,t V")
+        (axes, lambda f, a, b, start: f.op("scan", (a, b, start)))
+        for axes in ("t K,t K,K", "t,t K V,K V", "t K,t V,V K")
     ],
     "chain": [
         (axes, lambda f, a, b, n=n: coupled(f, "chain", n, a, b))

@@ -225,7 +225,7 @@ def from_nothing(program: Program) -> Work:
 
 def held(derived: Derived) -> Size:
     """Entries that a chunk works on at a time: its inputs, as much twice over, a tile of pairs, and
-    the matrices that each of its tokens solves."""
+    states and matrices of each of its tokens that are scanned or solved."""
     wide, pairs, matrices = ZERO, ZERO, ZERO
     if any(isinstance(p, Attention) for p in derived.passes):
         pairs = TOKENS * TOKENS
@@ -235,7 +235,9 @@ def held(derived: Derived) -> Size:
             wide = wide + _sum(extent(program, program.body[n].axes) for n in loads)
         if any("s" in inst.axes for inst in program.body):
             pairs = TOKENS * TOKENS
-        solved = (program.body[i.ins[0]].axes for i in program.body if i.op == "dense_solve")
+        solved = (
+            program.body[i.ins[0]].axes for i in program.body if i.op in ("dense_solve", "scan")
+        )
         matrices = matrices + _scaled(_sum(extent(program, axes) for axes in solved), 3)
     return _scaled(wide, 3) + pairs + matrices
 

@@ -44,8 +44,7 @@ class Carried(ABC):
 
     def before(self, name: str, after: int) -> int:
         """S[t-1] for all tokens, from S[t]."""
-        first = self.f.op("place_row", (self.start(name),), False)
-        return self.f.add(self.f.op("shift", (after,), False), first)
+        return self.f.op("before", (after, self.start(name)))
 
     def summed(self, pairs: int, written: int | None) -> int:
         """Σ over s of pairs[t, s] · written[s]; None: a vector state's writes, that are all in the

@@ -354,28 +354,34 @@ def levels_pull(
     return dtotal[..., : d.tokens, :]
 
 
-def scan(a: Array, b: Array) -> Array:
-    """h[t] = a[t] h[t-1] + b[t] along axis 0 after moving it there, from h = 0; a broadcasts to
-    b."""
-    h = np.empty(np.broadcast_shapes(a.shape, b.shape), b.dtype)
+def scan(a: Array, b: Array, start: Array, axis: int) -> Array:
+    """h[t] = a[t] h[t-1] + b[t] along ``axis``, from h = ``start`` (without it) before the first;
+    all broadcast."""
+    a, b = np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)
+    h = np.empty((len(b), *np.broadcast_shapes(a.shape[1:], b.shape[1:], start.shape)), b.dtype)
     for t in range(len(h)):
-        h[t] = b[t] if t == 0 else a[t] * h[t - 1] + b[t]
-    return h
+        np.multiply(a[t], h[t - 1] if t else start, out=h[t, ...])
+        h[t] += b[t]
+    return np.moveaxis(h, 0, axis)
 
 
-def scan_back(a: Array, b: Array) -> Array:
-    """h[t] = a[t+1] h[t+1] + b[t] along axis 0, from h = 0 behind the end: the adjoint of
+def scan_back(a: Array, b: Array, axis: int) -> Array:
+    """h[t] = a[t+1] h[t+1] + b[t] along ``axis``, from h = 0 behind the end: the adjoint of
     `scan`."""
-    h = np.empty(np.broadcast_shapes(a.shape, b.shape), b.dtype)
-    for t in reversed(range(len(h))):
-        h[t] = b[t] if t == len(h) - 1 else a[t + 1] * h[t + 1] + b[t]
-    return h
+    a, b = np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)
+    h = np.empty((len(b), *np.broadcast_shapes(a.shape[1:], b.shape[1:])), b.dtype)
+    h[-1] = b[-1]
+    for t in reversed(range(len(h) - 1)):
+        np.multiply(a[t + 1], h[t + 1], out=h[t, ...])
+        h[t] += b[t]
+    return np.moveaxis(h, 0, axis)
 
 
-def tropical(op: str, f: Array, i: Array) -> Array:
-    """m[t] = op(m[t-1] + f[t], i[t]) along axis 0, from m = i at the first; f broadcasts to i."""
+def tropical(op: str, f: Array, i: Array, axis: int) -> Array:
+    """m[t] = op(m[t-1] + f[t], i[t]) along ``axis``, from m = i at the first."""
     join = {"max": np.maximum, "min": np.minimum, "logaddexp": np.logaddexp}[op]
+    f, i = np.moveaxis(f, axis, 0), np.moveaxis(i, axis, 0)
     m = np.array(np.broadcast_to(i, np.broadcast_shapes(f.shape, i.shape)))
     for t in range(1, len(m)):
         m[t] = join(m[t - 1] + f[t], m[t])
-    return m
+    return np.moveaxis(m, 0, axis)

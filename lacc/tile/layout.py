@@ -69,6 +69,17 @@ def shift(x: Tile, axis: int, back: bool) -> Tile:
     return out
 
 
+def before(x: Tile, start: Tile, axis: int) -> Tile:
+    """The neighbour before along an axis; ``start`` (without it) before the first."""
+    first = np.expand_dims(start, axis)
+    rest = take(x, axis, 0, 1, x.shape[axis] - 1)
+    shape = list(np.broadcast_shapes(first.shape, x.shape))
+    out = np.empty(shape, x.dtype)
+    take(out, axis, 0, 1, 1)[...] = first
+    take(out, axis, 1, 1, shape[axis] - 1)[...] = rest
+    return out
+
+
 def take(x: Tile, axis: int, start: int, step: int, count: int) -> Tile:
     """``count`` entries of an axis, from ``start`` on: a view."""
     return np.moveaxis(np.moveaxis(x, axis, 0)[start : start + step * count : step], 0, axis)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -133,10 +134,12 @@ def dense_solve(value: tuple[str, str], f: Frame, a: Any, b: Any) -> Any:
 
 
 def along_time(fn: Fn) -> Fn:
-    def run(value: Any, f: Frame, a: Any, b: Any) -> Any:
-        a, b = np.broadcast_arrays(place(a, f.ins[0], f.out), place(b, f.ins[1], f.out))
-        axis = -len(f.out)
-        return np.moveaxis(fn(np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)), 0, axis)
+    """A kernel of tiles over time, and of one without it that starts it."""
+
+    def run(value: Any, f: Frame, *args: Any) -> Any:
+        rest = tuple(x for x in f.out if x != "t")
+        wide = [place(a, x, f.out if "t" in x else rest) for a, x in zip(args, f.ins)]
+        return fn(*wide, axis=f.out.index("t") - len(f.out))
 
     return run
 
@@ -169,15 +172,22 @@ def entry(value: Any, f: Frame, a: Any) -> Any:
 
 
 def tropical(op: str, f: Frame, a: Any, b: Any) -> Any:
-    return along_time(lambda a, b: kernels.tropical(op, a, b))(None, f, a, b)
+    return along_time(partial(kernels.tropical, op))(None, f, a, b)
 
 
 def running(value: Any, f: Frame, a: Any) -> Any:
     return np.cumsum(a, -len(f.out))
 
 
+def before(value: Any, f: Frame, a: Any, start: Any) -> Any:
+    rest = tuple(x for x in f.out if x != "t")
+    axis = f.out.index("t") - len(f.out)
+    return layout.before(place(a, f.ins[0], f.out), place(start, f.ins[1], rest), axis)
+
+
 def row(last: bool, f: Frame, a: Any) -> Any:
-    return np.take(a, -1 if last else 0, axis=-len(f.ins[0]))
+    rest = tuple(x for x in f.ins[0] if x != "t")
+    return place(np.take(a, -1 if last else 0, axis=-len(f.ins[0])), rest, f.out)
 
 
 def place_row(last: bool, f: Frame, a: Any) -> Any:
@@ -185,7 +195,7 @@ def place_row(last: bool, f: Frame, a: Any) -> Any:
 
 
 def shift(back: bool, f: Frame, a: Any) -> Any:
-    return layout.shift(a, -len(f.out), back)
+    return layout.shift(place(a, f.ins[0], f.out), -len(f.out), back)
 
 
 def take(value: Any, f: Frame, a: Any) -> Any:

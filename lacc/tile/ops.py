@@ -84,9 +84,10 @@ def _dense_solve_grad(
     return f.neg(f.contract(db, y, [x for x in each if x != "t"])), db
 
 
-def _scan_grad(f: Any, ct: int, y: int, value: Any, a: int, b: int) -> tuple[int, int]:
+def _scan_grad(f: Any, ct: int, y: int, value: Any, a: int, b: int, start: int) -> tuple[int, ...]:
     back = f.op("scan_back", (a, ct))
-    return f.pull(back, f.op("shift", (y,), False)), back
+    first = f.op("row", (f.pull(back, a),), False)
+    return f.pull(back, f.op("before", (y, start))), back, first
 
 
 def _chain_axes(value: Any, a: Axes, b: Axes) -> Axes:
@@ -245,12 +246,20 @@ _ROWS = (
         "the token before (or behind), 0 at the edge",
     ),
     TileOp(
+        "before",
+        lambda v, a, start: a,
+        meaning.before,
+        lambda f, ct, y, v, a, start: (f.op("shift", (ct,), True), f.op("row", (ct,), False)),
+        0,
+        "the token before, and what came before the first",
+    ),
+    TileOp(
         "scan",
-        lambda v, a, b: _drop((), b, a),
+        lambda v, a, b, start: _drop((), b, a),
         meaning.along_time(kernels.scan),
         _scan_grad,
         2,
-        "h[t] = a[t] h[t-1] + b[t] from 0",
+        "h[t] = a[t] h[t-1] + b[t] from a start",
     ),
     TileOp(
         "scan_back",

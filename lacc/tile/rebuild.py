@@ -30,5 +30,5 @@ def rebuild(program: Program, rule: Rule) -> Program:
 
     for n in range(len(program.body)):
         new(n)
-    outs = {name: done[n] for name, n in program.outs.items()}
+    outs = {name: f.arrange(done[n], program.body[n].axes) for name, n in program.outs.items()}
     return prune(Program(tuple(f.body), outs, program.sizes))

@@ -36,8 +36,7 @@ class TropicalScan(Carried):
         self.lower.tag(state.update)
         start = f.add(f.op("running", (added,)), self.start(self.name))
         value = f.ew(form.op, f.op("tropical", (added, met), form.op), start)
-        first = f.op("place_row", (self.start(self.name),), False)
-        before = f.add(f.stop_gradient(f.op("shift", (value,), False)), first)
+        before = f.op("before", (f.stop_gradient(value), self.start(self.name)))
         update, slope = self._step(state.update, before)
         assert slope is not None
         through = f.op("through_time", (f.expand(update, full), slope))

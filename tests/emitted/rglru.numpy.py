@@ -11,9 +11,11 @@ def prepare_0(C, dims, dtype, fixed, last):
 def prepare_back_0(C, dims, dtype, fixed, last):
     """What every chunk needs and no token changes."""
     (W_r, b_r, Lambda, W_i, b_i) = fixed
+    D = dims["D"]
     softplus2 = softplus(Lambda)
+    place_row2 = place_row(np.full((1, 1, 1, C, D), 1, dtype)[..., -1, :], 2, C, last=True)
     sigmoid2 = sigmoid(Lambda)
-    return (W_r, b_r, softplus2, W_i, b_i, sigmoid2)
+    return (W_r, b_r, softplus2, W_i, b_i, place_row2, sigmoid2)
 
 
 def forward_0(inputs, states, constants, n, C, dims, dtype):
@@ -21,6 +23,7 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     (x, t) = inputs
     (h,) = states
     (W_r, b_r, scaled, W_i, b_i) = constants
+    D = dims["D"]
     # gate a = exp(-c * r * softplus(Λ))
     W_r_T = turned(W_r)
     scaled2 = sigmoid(x @ W_r_T + b_r[..., None, :]) * scaled[..., None, :]
@@ -28,18 +31,15 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     # h[t] = a * h[t-1] + scale * (i * x)
     W_i_T = turned(W_i)
     scaled3 = np.where((t == 1)[..., None], 1, np.sqrt(1 - a * a)) * (sigmoid(x @ W_i_T + b_i[..., None, :]) * x)
-    decay = levels(scaled2, log=True, strict=False)
-    up = prefix(decay)
-    scanned = np.moveaxis(scan(np.moveaxis(a, -2, 0), np.moveaxis(scaled3, -2, 0)), 0, -2)
-    row = up[..., -1, :]
-    row2 = scanned[..., -1, :]
     h_at = room(h, n, 0)
+    h2_at = slots(h, n, C, D)
     for c in range(n):
         h = h_at[:, :, c]
-        np.add(row2[:, :, c], row[:, :, c] * h, out=h_at[:, :, c + 1])
+        h2 = h2_at[:, :, c]
+        h2[...] = scan(a[:, :, c], scaled3[:, :, c], h, -2)
+        h_at[:, :, c + 1] = h2[..., -1, :]
     h, h_at = h_at[:, :, -1], h_at[:, :, :-1]
-    h2 = scanned + up * h_at[..., None, :]
-    return (h2,), (h,), (h_at,)
+    return (h2_at,), (h,), (h_at,)
 
 
 def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype):
@@ -48,63 +48,58 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     (h_start,) = starts
     (dy,) = cotangents
     (dh,) = dstates
-    (W_r, b_r, softplus2, W_i, b_i, sigmoid2) = constants
+    (W_r, b_r, softplus2, W_i, b_i, place_row2, sigmoid2) = constants
     x = packed(x, dtype)
-    dy = packed(dy, dtype)
     eq = t == 1
     W_r_T = turned(W_r)
     added = x @ W_r_T + b_r[..., None, :]
     r = sigmoid(added)
     scaled = -8 * r
-    scaled2 = scaled * softplus2[..., None, :]
-    a = np.exp(scaled2)
+    a = np.exp(scaled * softplus2[..., None, :])
     sqrt = np.sqrt(1 - a * a)
     scale = np.where(eq[..., None], 1, sqrt)
     W_i_T = turned(W_i)
     added2 = x @ W_i_T + b_i[..., None, :]
     i = sigmoid(added2)
-    scaled3 = i * x
-    decay = levels(scaled2, log=True, strict=False)
-    up = prefix(decay)
-    scanned = np.moveaxis(scan(np.moveaxis(a, -2, 0), np.moveaxis(scale * scaled3, -2, 0)), 0, -2)
-    row = up[..., -1, :]
-    scaled4 = dy * h_start[..., None, :]
-    product = np.einsum("...ab,...ab->...b", dy, up)
-    shift2 = shift(scanned, -2, back=False)
-    scaled5 = i * sigmoid(-added2)
+    scaled2 = i * x
+    h2 = scan(a, scale * scaled2, h_start, -2)
+    scan_back2 = scan_back(a, dy, -2)
+    scan_back3 = scan_back(a, place_row2, -2)
+    row = scan_back2[..., 0, :]
+    row2 = scan_back3[..., 0, :]
+    row3 = a[..., 0, :]
+    before2 = before(h2, h_start, -2)
+    scaled3 = i * sigmoid(-added2)
     ratio = 0.5 / sqrt
-    scaled6 = r * sigmoid(-added)
+    scaled4 = r * sigmoid(-added)
     dh_at = room(dh, n, n)
     for c in reversed(range(n)):
         dh = dh_at[:, :, c + 1]
-        np.add(dh * row[:, :, c], product[:, :, c], out=dh_at[:, :, c])
+        np.multiply(row[:, :, c] + row2[:, :, c] * dh, row3[:, :, c], out=dh_at[:, :, c])
     dh, dh_at = dh_at[:, :, 0], dh_at[:, :, 1:]
-    place_row2 = place_row(dh_at, 2, C, last=True)
-    place_row3 = place_row(dh_at * h_start, 2, C, last=True)
-    scan_back2 = np.moveaxis(scan_back(np.moveaxis(a, -2, 0), np.moveaxis(place_row2 + dy, -2, 0)), 0, -2)
-    prefix_pull2 = prefix_pull(place_row3 + scaled4, decay)
-    scaled7 = scan_back2 * scale
-    scaled8 = scaled7 * x * scaled5
-    gradient = pooled(scaled8)
+    added3 = scan_back2 + scan_back3 * dh_at[..., None, :]
+    scaled5 = added3 * scale
+    scaled6 = scaled5 * x * scaled3
+    gradient = pooled(scaled6)
     db_i = gradient.sum(-2)
-    gradient2 = pooled(scaled8.swapaxes(-1, -2) @ x)
-    where = np.where(eq[..., None], 0, scan_back2 * scaled3)
+    gradient2 = pooled(scaled6.swapaxes(-1, -2) @ x)
+    where = np.where(eq[..., None], 0, added3 * scaled2)
     negated = -np.where(where == 0, 0, where * ratio)
     where2 = np.where(negated == 0, 0, negated * a)
-    da = scan_back2 * shift2 + where2 + where2
-    added3 = prefix_pull2 + np.where(da == 0, 0, da * a)
-    eq2 = added3 == 0
-    gradient3 = pooled(np.where(eq2, 0, added3 * scaled))
+    da = added3 * before2 + where2 + where2
+    where3 = np.where(da == 0, 0, da * a)
+    eq2 = where3 == 0
+    gradient3 = pooled(np.where(eq2, 0, where3 * scaled))
     summed = gradient3.sum(-2)
     dLambda = np.where(summed == 0, 0, summed * sigmoid2)
-    dr = np.where(eq2, 0, added3 * softplus2[..., None, :]) * -8
-    where3 = np.where(dr == 0, 0, dr * scaled6)
-    gradient4 = pooled(where3)
+    dr = np.where(eq2, 0, where3 * softplus2[..., None, :]) * -8
+    where4 = np.where(dr == 0, 0, dr * scaled4)
+    gradient4 = pooled(where4)
     db_r = gradient4.sum(-2)
-    gradient5 = pooled(where3.swapaxes(-1, -2) @ x)
-    added4 = scaled8 @ W_i
-    added4 += where3 @ W_r
-    dx = scaled7 * i + added4
+    gradient5 = pooled(where4.swapaxes(-1, -2) @ x)
+    added4 = scaled6 @ W_i
+    added4 += where4 @ W_r
+    dx = scaled5 * i + added4
     return (dx, None), (gradient5, db_r, dLambda, gradient2, db_i), (), (dh,)
 
 
