@@ -277,6 +277,16 @@ def test_tokens_one_by_one_are_finite_too() -> None:
     np.testing.assert_allclose(np.stack(rows, 1), whole, rtol=1e-5, atol=1e-5)
 
 
+def test_an_exponent_keeps_its_digits_beside_a_value_of_sixteen_bits() -> None:
+    kernel = lacc.compile(stabilized("mlstm"))
+    x = {n: a.astype(np.float32) for n, a in drawn(kernel.spec).items()}
+    x["i"] = x["i"] + np.float32(200.3)
+    _, state = kernel(**x, state_dtype="float16")
+    _, whole = kernel(**x)
+    assert (state.S.dtype, state.S_log.dtype) == (np.float16, np.float32)
+    np.testing.assert_array_equal(state.S_log, whole.S_log)
+
+
 # ---- written by hand, and other people's ---------------------------------------------------------
 
 

@@ -92,14 +92,31 @@ class Scaling:
     # ---- arithmetic of exponents ----------------------------------------------------------------
 
     def plus(self, a: Expr | None, b: Expr | None) -> Expr | None:
-        """The sum of exponents."""
-        return b if a is None else a if b is None else self.build.add(a, b)
+        """The sum of exponents, without what cancels."""
+        if a is None or b is None:
+            return b if a is None else a
+        left, right = _summands(a), _summands(b)
+        for term, sign in list(right):
+            if (term, -sign) in left:
+                left.remove((term, -sign))
+                right.remove((term, sign))
+        kept = left + right
+        shape = a.shape or b.shape
+        if not kept:
+            return None
+        if len(kept) == len(_summands(a)) + len(_summands(b)) or all(
+            term.shape != shape for term, _ in kept
+        ):
+            return self.build.add(a, b)
+        total: Expr | None = None
+        for term, sign in sorted(kept, key=lambda pair: -pair[1]):
+            part = term if sign > 0 else self.build.neg(term)
+            total = part if total is None else self.build.add(total, part)
+        return total
 
     def minus(self, a: Expr | None, b: Expr | None) -> Expr | None:
         """The difference of exponents."""
-        if a is b or b is None:
-            return None if a is b else a
-        return self.build.neg(b) if a is None else self.build.add(a, self.build.neg(b))
+        return a if b is None else self.plus(a, self.build.neg(b))
 
     def larger(self, parts: Sequence[Expr | None]) -> Expr | None:
         """The largest of several exponents."""
@@ -256,3 +273,15 @@ class Scaling:
                 right = self.times(right, None, less, None)
         value = self.build.node("matmul", (left, right), e.shape)
         return Scaled(value, every, a.rows, b.columns)
+
+
+def _summands(e: Expr, sign: int = 1) -> list[tuple[Expr, int]]:
+    """The terms of a sum, and their signs."""
+    match e.op, e.args:
+        case "add", (a, b):
+            return _summands(a, sign) + _summands(b, sign)
+        case "sub", (a, b):
+            return _summands(a, sign) + _summands(b, -sign)
+        case "neg", (a,):
+            return _summands(a, -sign)
+    return [(e, sign)]

@@ -390,8 +390,9 @@ class _Call:
         fields = []
         for s in self.signature.states:
             y = _join(s, [final[s.name] for final in finals])
-            if s.role != "position":
-                y = _cast(y[self.firsts(s, 1)], state_dtype or self.dtype)
+            if s.role != "position":  # an exponent's rounding would be a factor of the value
+                dtype = self.dtype if s.role == "log" else state_dtype or self.dtype
+                y = _cast(y[self.firsts(s, 1)], dtype)
             fields.append(y)
         names = tuple(o.name for o in self.signature.outputs)
         several = record(f"{self.signature.name}_outputs", names)(*map(outputs.get, names))

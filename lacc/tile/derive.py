@@ -249,7 +249,9 @@ def _unlowered(spec: Spec, exponents: Exponents, attended: Attended) -> Obstacle
     for state in spec.states:
         if state.stabilized:
             return Obstacle(
-                f"the (stabilized) state {state.name} is no sum of decays and writes", state.update
+                f"the (stabilized) state {state.name} is no sum of decays and writes of more than one "
+                "entry an axis",
+                state.update,
             )
     for arg in spec.args:
         for node in nodes([side for p in arg.promises for side in (p.left, p.right)]):

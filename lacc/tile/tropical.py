@@ -34,7 +34,9 @@ class TropicalScan(Carried):
         full = ("t", *self.axes_of(self.name))
         added, met = (f.expand(self.lower(part), full) for part in (form.f, form.i))
         self.lower.tag(state.update)
-        start = f.add(f.op("running", (added,)), self.start(self.name))
+        start = self.start(self.name)
+        if form.f.op != "const" or form.f.value != 0:
+            start = f.add(f.op("running", (added,)), start)
         value = f.ew(form.op, f.op("tropical", (added, met), form.op), start)
         before = f.op("before", (f.stop_gradient(value), self.start(self.name)))
         update, slope = self._step(state.update, before)
