@@ -248,11 +248,8 @@ def _unlowered(spec: Spec, exponents: Exponents, attended: Attended) -> Obstacle
                 return Obstacle(f"it attends to the (stabilized) state {past.state} itself", node)
     for state in spec.states:
         if state.stabilized:
-            return Obstacle(
-                f"the (stabilized) state {state.name} is no sum of decays and writes of more than one "
-                "entry an axis",
-                state.update,
-            )
+            said = f"the (stabilized) state {state.name} is no sum of decays and writes"
+            return Obstacle(f"{said} of more than one entry an axis", state.update)
     for arg in spec.args:
         for node in nodes([side for p in arg.promises for side in (p.left, p.right)]):
             if node.op == "attend":
