@@ -238,7 +238,7 @@ def held(derived: Derived) -> Size:
         solved = (
             program.body[i.ins[0]].axes for i in program.body if i.op in ("dense_solve", "scan")
         )
-        matrices = matrices + _scaled(_sum(extent(program, axes) for axes in solved), 3)
+        matrices = matrices + _scaled(_sum(extent(program, axes) for axes in solved), 6)
     return _scaled(wide, 3) + pairs + matrices
 
 
