@@ -12,7 +12,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from lacc.tile.program import Program
 
 STEMS = {
-    "pooled": "gradient",
     "add": "added",
     "contract": "product",
     "decayed": "read",
@@ -27,6 +26,7 @@ STEMS = {
     "matrix": "between",
     "mul": "scaled",
     "neg": "negated",
+    "pooled": "gradient",
     "pow": "power",
     "prefix": "up",
     "rename": "tile",
