@@ -67,6 +67,12 @@ class PassText:
             n.removeprefix("stored:") for n in self.forward.outs if not n.startswith("state:")
         ]
 
+    @property
+    def skips(self) -> bool:
+        """Whether the states are of use without the outputs."""
+        stored = any(name.startswith("stored:") for name in self.forward.outs)
+        return not self.token and bool(self.states) and not stored
+
     def entry(self) -> dict[str, object]:
         """What the table of passes says of it."""
         return {
@@ -92,7 +98,8 @@ class PassText:
         return [
             *(function for function in prepared if function is not None),
             Function(
-                f"def forward_{self.number}(inputs, states, constants, n, C, dims, dtype):",
+                f"def forward_{self.number}(inputs, states, constants, n, C, dims, dtype"
+                f"{'' if self.token else ', outputs=True'}):",
                 f"Outputs and next state of {what}{order}.",
                 tuple(forward.lines(comments=True)),
             ),
@@ -133,6 +140,8 @@ class _Direction:
             if inst.op == "pick":
                 self.phase[n] = self.phase[inst.ins[0]]
         self.last = 0 if owner.token else 2 * len(self.loops)
+        if carried == "state":
+            self._read_last()
         self.local = _locals(owner, all_dims(program))
         self.names = Variables(program, self.local.used)
         for n, inst in enumerate(program.body):
@@ -149,6 +158,20 @@ class _Direction:
         self.crossing = frozenset(
             n for n, where in used.items() if where - {self.phase[n]} and n not in self.numbers
         )
+
+    def _read_last(self) -> None:
+        """What no state needs goes behind all loops, where a call for the states alone ends."""
+        body, outs = self.program.body, self.program.outs
+        carry = {n for name, n in outs.items() if name.startswith("state:")}
+        for n in reversed(range(len(body))):
+            if n in carry or (self.phase[n] % 2 and self.phase[n] != FIXED):
+                carry |= {n, *body[n].ins}
+        for n, inst in enumerate(body):
+            if n not in carry and self.phase[n] != FIXED and inst.op not in ("load", "pick"):
+                self.phase[n] = self.last
+        for n, inst in enumerate(body):
+            if inst.op == "pick":
+                self.phase[n] = self.phase[inst.ins[0]]
 
     def _loop_of(self, state: str) -> int:
         return 2 * next(n for n, group in enumerate(self.loops) if state in group) + 1
@@ -217,9 +240,18 @@ class _Direction:
         body = self._section(writer, 0, comments)
         for number in range(self.last // 2):
             body += self._loop(writer, number, comments)
+            if self.carried == "state" and 2 * number + 2 == self.last:
+                body += self._states_alone(carried)
             body += self._section(writer, 2 * number + 2, comments)
         body.append(self._result(writer, carried))
         return [*head, *dim_lines(self.program, body), *body]
+
+    def _states_alone(self, carried: list[str]) -> list[str]:
+        """The end of a call that asks for no outputs, where no later pass reads any."""
+        if not self.owner.skips:
+            return []
+        starts = pack([f"{name}_at" for name in carried])
+        return ["if not outputs:", f"    return (), {pack(carried)}, {starts}"]
 
     def _by_rows(self, writer: Writer) -> list[str]:
         """What is given, its rows apart, and read often or on the right of a product, where that is

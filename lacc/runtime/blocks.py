@@ -37,8 +37,8 @@ class Pass:
 
     ``prepare(C, dims, dtype, fixed, last) -> constants`` of ``forward``, ``prepare_back`` of
     ``backward``;
-    ``forward(inputs, states, constants, n, C, dims, dtype) -> (outputs, states, starts)``, starts:
-    the states of every chunk;
+    ``forward(inputs, states, constants, n, C, dims, dtype, outputs) -> (outputs, states, starts)``,
+    starts: the states of every chunk, and with ``outputs`` false no outputs but what passes read;
     ``backward(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype) -> (dinputs,
     dfixed, dlast, dstates)``; arguments and results are tuples in the order of the names; None
     stands for what is not there.
@@ -258,7 +258,8 @@ class Call:
             view[...] = value
 
     def forward(self, keep: bool) -> tuple[Arrays, Arrays, list[list[Any]]]:
-        """Outputs, final states, and with ``keep`` the states each block or chunk starts from."""
+        """Outputs, final states, and with ``keep`` the states each block or chunk starts from in
+        place of outputs."""
         run, kept = self.run, []
         outputs = {
             name: np.empty((run.B, run.T, run.H, *shape(run.dims)), run.dtype)
@@ -271,10 +272,9 @@ class Call:
             states, starts = tuple(self.state[name] for name in p.states), []
             for at, n, C in spans(run.T, self.C, self.n):
                 constants = self.constant(p, number, C)
-                before = states
-                values, states, first = p.forward(
-                    self.inputs(p, at, n, C), states, constants, n, C, self.dims(at), run.dtype
-                )
+                before, dims = states, self.dims(at)
+                given = (self.inputs(p, at, n, C), states, constants, n, C, dims, run.dtype)
+                values, states, first = p.forward(*given, *(() if self.by_token else (not keep,)))
                 if keep and not self.by_token:
                     starts.append(first)
                 elif keep and at % KEPT == 0:

@@ -1,7 +1,7 @@
 # ---- gated_deltanet: tiles are [B, H, n, *axes] for n chunks; time is the first axis, C tokens
 
 
-def forward_0(inputs, states, constants, n, C, dims, dtype):
+def forward_0(inputs, states, constants, n, C, dims, dtype, outputs=True):
     """Outputs and next state of n chunks of C tokens."""
     (q, g, k, v, beta) = inputs
     (S,) = states
@@ -11,20 +11,17 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     # S[t] = α * (I - β * k @ k.T) @ S[t-1]
     decay = levels(g[..., None], log=True, strict=False)
     up = prefix(decay)[..., 0]
-    scaled = q * up[..., None]
     k_T = turned(k)
     between2 = between(decay)
-    scaled2 = k @ k_T
-    scaled2 *= between2
-    scaled2 *= beta[..., None]
-    inverted = inverse(scaled2)
+    scaled = k @ k_T
+    scaled *= between2
+    scaled *= beta[..., None]
+    inverted = inverse(scaled)
     product = inverted * beta[..., None, :] @ v
     product2 = inverted * (beta * -up)[..., None, :] @ k
-    scaled4 = q @ k_T
-    scaled4 *= between2
     total = whole(decay)[..., 0]
     down = suffix(decay)[..., 0]
-    scaled5 = k * down[..., None]
+    scaled3 = k * down[..., None]
     S_at = room(S, n, 0)
     added_at = slots(S, n, C, V)
     for c in range(n):
@@ -32,10 +29,14 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
         added = added_at[:, :, c]
         np.matmul(product2[:, :, c], S, out=added)
         added += product[:, :, c]
-        np.matmul(scaled5[:, :, c].swapaxes(-1, -2), added, out=S_at[:, :, c + 1])
+        np.matmul(scaled3[:, :, c].swapaxes(-1, -2), added, out=S_at[:, :, c + 1])
         S_at[:, :, c + 1] += total[:, :, c][..., None, None] * S
     S, S_at = S_at[:, :, -1], S_at[:, :, :-1]
-    added2 = scaled @ S_at
+    if not outputs:
+        return (), (S,), (S_at,)
+    scaled4 = q @ k_T
+    scaled4 *= between2
+    added2 = q * up[..., None] @ S_at
     added2 += scaled4 @ added_at
     # o = K**-0.5 * S[t].T @ q
     added2 *= K ** (-0.5)

@@ -1,7 +1,7 @@
 # ---- gla: tiles are [B, H, n, *axes] for n chunks; time is the first axis, C tokens
 
 
-def forward_0(inputs, states, constants, n, C, dims, dtype):
+def forward_0(inputs, states, constants, n, C, dims, dtype, outputs=True):
     """Outputs and next state of n chunks of C tokens."""
     (q, g, k, v) = inputs
     (S,) = states
@@ -10,7 +10,6 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     # S[t] = diag(α) @ S[t-1] + k @ v.T
     decay = levels(g, log=True, strict=False)
     pairs, from_start, to_end = meet(q, k, decay)
-    product = pairs @ v
     total = whole(decay)
     S_at = room(S, n, 0)
     np.matmul(to_end.swapaxes(-1, -2), v, out=S_at[:, :, 1:])
@@ -18,8 +17,10 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
         S = S_at[:, :, c]
         S_at[:, :, c + 1] += total[:, :, c][..., None] * S
     S, S_at = S_at[:, :, -1], S_at[:, :, :-1]
+    if not outputs:
+        return (), (S,), (S_at,)
     added = from_start @ S_at
-    added += product
+    added += pairs @ v
     # o = K**-0.5 * S[t].T @ q
     added *= K ** (-0.5)
     return (added,), (S,), (S_at,)

@@ -1,7 +1,7 @@
 # ---- linear_transformer_noncausal: tiles are [B, H, n, *axes] for n chunks; time is the first axis, C tokens
 
 
-def forward_0(inputs, states, constants, n, C, dims, dtype):
+def forward_0(inputs, states, constants, n, C, dims, dtype, outputs=True):
     """Outputs and next state of n chunks of C tokens."""
     (k, v) = inputs
     (S, z) = states
@@ -23,6 +23,8 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
         z = z_at[:, :, c]
         np.add(z, summed[:, :, c], out=z_at[:, :, c + 1])
     z, z_at = z_at[:, :, -1], z_at[:, :, :-1]
+    if not outputs:
+        return (), (S, z), (S_at, z_at)
     return (), (S, z), (S_at, z_at)
 
 
@@ -62,7 +64,7 @@ def prepare_back_1(C, dims, dtype, fixed, last):
     return (last_S, last_z)
 
 
-def forward_1(inputs, states, constants, n, C, dims, dtype):
+def forward_1(inputs, states, constants, n, C, dims, dtype, outputs=True):
     """Outputs and next state of n chunks of C tokens."""
     (q,) = inputs
     (last_S, last_z) = constants

@@ -23,7 +23,7 @@ def prepare_back_0(C, dims, dtype, fixed, last):
     return (up, between2, total, down)
 
 
-def forward_0(inputs, states, constants, n, C, dims, dtype):
+def forward_0(inputs, states, constants, n, C, dims, dtype, outputs=True):
     """Outputs and next state of n chunks of C tokens."""
     (q, k, v) = inputs
     (S,) = states
@@ -31,19 +31,19 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
     v = packed(v, dtype)
     K = dims["K"]
     # S[t] = γ * S[t-1] + k @ v.T
-    scaled = q * up[..., None]
-    k_T = turned(k)
-    scaled2 = q @ k_T
-    scaled2 *= between2
-    product = scaled2 @ v
     S_at = room(S, n, 0)
     np.matmul((k * down[..., None]).swapaxes(-1, -2), v, out=S_at[:, :, 1:])
     for c in range(n):
         S = S_at[:, :, c]
         S_at[:, :, c + 1] += total[:, :, 0][..., None, None] * S
     S, S_at = S_at[:, :, -1], S_at[:, :, :-1]
-    added = scaled @ S_at
-    added += product
+    if not outputs:
+        return (), (S,), (S_at,)
+    k_T = turned(k)
+    scaled = q @ k_T
+    scaled *= between2
+    added = q * up[..., None] @ S_at
+    added += scaled @ v
     # o = K**-0.5 * S[t].T @ q
     added *= K ** (-0.5)
     return (added,), (S,), (S_at,)

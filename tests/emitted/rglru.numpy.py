@@ -18,7 +18,7 @@ def prepare_back_0(C, dims, dtype, fixed, last):
     return (W_r, b_r, softplus2, W_i, b_i, place_row2, sigmoid2)
 
 
-def forward_0(inputs, states, constants, n, C, dims, dtype):
+def forward_0(inputs, states, constants, n, C, dims, dtype, outputs=True):
     """Outputs and next state of n chunks of C tokens."""
     (x, t) = inputs
     (h,) = states
@@ -39,6 +39,8 @@ def forward_0(inputs, states, constants, n, C, dims, dtype):
         h2[...] = scan(a[:, :, c], scaled3[:, :, c], h, -2)
         h_at[:, :, c + 1] = h2[..., -1, :]
     h, h_at = h_at[:, :, -1], h_at[:, :, :-1]
+    if not outputs:
+        return (), (h,), (h_at,)
     return (h2_at,), (h,), (h_at,)
 
 
