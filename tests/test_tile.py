@@ -53,9 +53,9 @@ def coupled(f: Any, op: str, n: int, a: int, b: int) -> int:
     """A chain of n states, with a 0 and both signs in its matrices and what is added."""
     states = range(n)
     a = f.expand(a, ("t",))
-    rows = [f.stack([f.mul(a, 0.3 * (i - j)) for j in states], "@j") for i in states]
-    added = f.stack([f.mul(b, 1.0 - i) for i in states], "@i")
-    return f.op(op, (f.stack(rows, "@i"), added), ("@i", "@j"))
+    rows = [f.stack([f.mul(a, 0.3 * (i - j)) for j in states], "@0j") for i in states]
+    added = f.stack([f.mul(b, 1.0 - i) for i in states], "@0i")
+    return f.op(op, (f.stack(rows, "@0i"), added), ("@0i", "@0j"))
 
 
 def _recurred(f: Tiles, a: int, i: int) -> int:
@@ -103,9 +103,9 @@ CASES: dict[str, list[Case]] = {
         for n in (2, 3)
         for axes in ("t,t K", "t K,t")
     ],
-    "stack": [("t,t K,K", lambda f, *xs: f.stack(xs, "@i"))],
+    "stack": [("t,t K,K", lambda f, *xs: f.stack(xs, "@0i"))],
     "entry": [
-        ("t,t K", lambda f, *xs, n=n: f.entry(f.tanh(f.stack(xs, "@i")), "@i", n)) for n in (0, 1)
+        ("t,t K", lambda f, *xs, n=n: f.entry(f.tanh(f.stack(xs, "@0i")), "@0i", n)) for n in (0, 1)
     ],
     "through_time": [(axes, _recurred) for axes in ("t K,t K", "t,t")],
     "instead": [("t K", lambda f, x: f.op("instead", (f.exp(x), f.exp(x))))],

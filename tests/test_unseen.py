@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from lacc.verify.checks import CHECKS
 from lacc.verify.harness import verify
 from lacc.verify.inputs import REGIMES, Sizes, draw
 
+SPECS = Path(__file__).parent / "specs"
 HEAD = """variant x
 dim K = 4, V = 3
 input q, k : [K]
@@ -113,6 +115,21 @@ def check(text: str, modes: set[str]) -> None:
     assert set(kernel.modes) >= modes
     report = verify(compile(spec, "reference"), [kernel], checks={n: CHECKS[n] for n in ROWS})
     assert report.passed, str(report)
+
+
+WITHOUT_CHUNKS = {
+    "attention_inside_a_recurrence",
+    "attention_over_states",
+    "erases_on_the_right",
+    "nonlinear",
+    "states_that_need_each_other",
+}
+"""Specs of `tests/specs` that have no chunk form."""
+
+
+@pytest.mark.parametrize("path", sorted(SPECS.glob("*.la")), ids=lambda path: path.stem)
+def test_every_spec_of_the_oracle_runs(path: Path) -> None:
+    check(path.read_text(), set() if path.stem in WITHOUT_CHUNKS else {"chunk"})
 
 
 @pytest.mark.parametrize("text", CHUNKED.values(), ids=CHUNKED)

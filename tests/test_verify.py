@@ -286,6 +286,15 @@ def test_growth_is_reported_not_failed() -> None:
     assert "grows to" in str(report)
 
 
+def test_what_is_not_a_number_is_not_compared_as_equal() -> None:
+    """A reference that gives NaN says so; it is no agreement."""
+    spec = PROMISES.replace("exp(g) *", "sqrt(-1 - g * g) *")
+    assert "sqrt(-1" in spec
+    report = verify(kernel(spec), [kernel(spec)], checks={"lengths": CHECKS["lengths"]})
+    assert all(np.isinf(cell.growth) for cell in report.cells.values())
+    assert "grows to" in str(report)
+
+
 OTHERS = {
     "levels": """
 input q : [K]

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from lacc.analysis.transition import LowRank, Write
 from lacc.tile.carried import Carried, Form
-from lacc.tile.program import RANK, Axes, Tiles
+from lacc.tile.program import Axes, Tiles, rank_axes
 from lacc.tile.reads import Reader
 
 Term = dict[int, int]
@@ -178,14 +178,15 @@ class Canonical(Carried):
 
 def ranked(f: Tiles, parts: Sequence[int], role: int = 0) -> int:
     """One tile of all ``parts``, with their rank as an axis; a single part as it is."""
-    return parts[0] if len(parts) == 1 else f.stack(parts, RANK[role])
+    return parts[0] if len(parts) == 1 else f.stack(parts, rank_axes(len(parts))[role])
 
 
 def solved(f: Tiles, pairs: Sequence[Sequence[int]], right: int) -> list[int]:
     """The w_r of (I - ``pairs``) W = ``right``, pairs [t, s] of every two ranks."""
     system = f.neg(ranked(f, [ranked(f, row, 1) for row in pairs]))
     found = f.op("solve", (system, right), False)
-    return [found] if len(pairs) == 1 else [f.entry(found, RANK[0], r) for r in range(len(pairs))]
+    rows, _ = rank_axes(len(pairs))
+    return [found] if len(pairs) == 1 else [f.entry(found, rows, r) for r in range(len(pairs))]
 
 
 def _divided(f: Tiles, product: int, factor: int) -> int | None:

@@ -25,10 +25,8 @@ from lacc.analysis.transition import Added
 from lacc.spec.shapes import Size
 from lacc.tile.canonical import ranked, solved
 from lacc.tile.carried import Carried, Form
-from lacc.tile.program import STATES, Axes
+from lacc.tile.program import Axes, state_axes
 from lacc.tile.reads import Reader
-
-ROW, COLUMN, START = STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +49,15 @@ class Coupled(Carried):
         self.own: Axes = self.axes_of(self.states[0])
         self.contracts = form.contracted
         self._reached = [sorted(found) for found in self.coupling.reached]
-        self.f.sizes |= dict.fromkeys((ROW, COLUMN, START), Size.of(len(self.states)))
+        self.row, self.column, self.at_start = state_axes(len(self.states))
+        self.f.sizes |= dict.fromkeys(state_axes(len(self.states)), Size.of(len(self.states)))
 
     # ---- products of what tokens keep
     # ----------------------------------------------------------------------------------------------
 
     @cached_property
     def _kept(self) -> int:
-        """A, over `ROW`, `COLUMN`, t and the axes of its entries."""
+        """A, over rows, columns, t and the axes of its entries."""
         f, rows = self.f, []
         for state, row in zip(self.states, self.coupling.kept):
             self.lower.tag(self.spec.state(state).update)
@@ -69,20 +68,20 @@ class Coupled(Carried):
                     axes = tuple(self.own[a] for a in factor.axes)
                     value = f.mul(value, self.lower.on(factor.expr, axes))
                 entries.append(f.expand(value, ("t",)))
-            rows.append(f.stack(entries, COLUMN))
-        return f.named(f.stack(rows, ROW), "kept")
+            rows.append(f.stack(entries, self.column))
+        return f.named(f.stack(rows, self.row), "kept")
 
     @cached_property
     def _identity(self) -> int:
-        return self.f.op("eye", (), (ROW, START))
+        return self.f.op("eye", (), (self.row, self.at_start))
 
     def _chain(self, added: int, op: str = "chain") -> int:
-        return self.f.op(op, (self._kept, added), (ROW, COLUMN))
+        return self.f.op(op, (self._kept, added), (self.row, self.column))
 
     @cached_property
     def _prefix(self) -> int:
         """P[t]."""
-        first = self.f.rename(self.f.op("row", (self._kept,), False), {COLUMN: START})
+        first = self.f.rename(self.f.op("row", (self._kept,), False), {self.column: self.at_start})
         return self.f.named(self._chain(self.f.op("place_row", (first,), False)), "from_start")
 
     @cached_property
@@ -102,10 +101,12 @@ class Coupled(Carried):
     def _suffix(self) -> int:
         """P[C, s], over t for s."""
         turned = self._chain(self.f.op("place_row", (self._identity,), True), "chain_back")
-        return self.f.rename(self.f.named(turned, "to_end"), {ROW: START, START: ROW})
+        return self.f.rename(
+            self.f.named(turned, "to_end"), {self.row: self.at_start, self.at_start: self.row}
+        )
 
     def _entry(self, products: int, j: int, i: int) -> int:
-        return self.f.entry(self.f.entry(products, ROW, j), START, i)
+        return self.f.entry(self.f.entry(products, self.row, j), self.at_start, i)
 
     def _mixed(self, products: int, j: int, term: Term) -> int | None:
         """(P c)_j, with c where P's columns are; None where it is 0."""
@@ -262,11 +263,11 @@ class Coupled(Carried):
                     parts.append(value)
             total = self._sum(parts)
             added.append(f.expand(f.const(0.0) if total is None else total, full))
-        return f.named(self._chain(f.stack(added, ROW)), "local")
+        return f.named(self._chain(f.stack(added, self.row)), "local")
 
     def shown(self, name: str, strict: bool) -> int:
         f, j = self.f, self.states.index(name)
-        parts = [f.entry(self._local, ROW, j)]
+        parts = [f.entry(self._local, self.row, j)]
         parts += [
             f.mul(self._entry(self._prefix, j, i), self.start(self.states[i]))
             for i in self._reached[j]
@@ -284,7 +285,7 @@ class Coupled(Carried):
             for i in self._reached[j]
         ]
         if not self.contracts:
-            parts.append(f.op("row", (f.entry(self._local, ROW, j),), True))
+            parts.append(f.op("row", (f.entry(self._local, self.row, j),), True))
         for term in self._terms if self.contracts else ():
             weights = self._mixed(self._suffix, j, term)
             if weights is not None:

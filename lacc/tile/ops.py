@@ -14,7 +14,7 @@ import numpy as np
 
 from lacc.spec.shapes import Size
 from lacc.tile import kernels, meaning
-from lacc.tile.program import RANK, Axes
+from lacc.tile.program import Axes
 
 Fn = Callable[..., Any]
 
@@ -57,8 +57,9 @@ def _ties(f: Any, ct: int, y: int, over: Axes, x: int) -> tuple[int]:
 
 def _lower_pairs(f: Any, ct: int, x: int) -> int:
     """The strict lower triangle of ct xᵀ over their common channels, for every pair of ranks."""
-    over = tuple(a for a in f.axes(ct) if a not in ("t", RANK[0]))
-    columns = f.rename(x, {"t": "s", RANK[0]: RANK[1]})
+    rows = [a for a in f.axes(ct) if a[0] == "#"]
+    over = tuple(a for a in f.axes(ct) if a != "t" and a not in rows)
+    columns = f.rename(x, {"t": "s", **{row: f"{row}'" for row in rows}})
     pairs: int = f.op("mask", (f.contract(ct, columns, over),), True)
     return pairs
 

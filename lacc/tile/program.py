@@ -17,8 +17,6 @@ from lacc.spec.shapes import Size
 
 Axes = tuple[str, ...]
 TIME: Axes = ("t", "s")
-RANK: Axes = ("#", "#'")  # low-rank terms of one token, in the roles of rows and of columns
-STATES: Axes = ("@i", "@j", "@k")  # states that need one another: rows, columns, those at the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +61,21 @@ class Program:
         return "\n".join(lines)
 
 
+def rank_axes(n: int) -> tuple[str, str]:
+    """The axes of ``n`` low-rank terms of a token, in the roles of rows and of columns."""
+    return f"#{n}", f"#{n}'"
+
+
+def state_axes(n: int) -> tuple[str, str, str]:
+    """The axes of ``n`` states that need one another: rows, columns, those at the start."""
+    return f"@{n}i", f"@{n}j", f"@{n}k"
+
+
 def ordered(axes: Iterable[str]) -> Axes:
     """Axes without repeats: ranks, time, coupled states, the others in order of appearance."""
     seen = dict.fromkeys(axes)
-    ranks = sorted((a for a in seen if a[0] == RANK[0]), key=lambda a: a.partition("|")[0])
-    first = (*ranks, *(a for a in (*TIME, *STATES) if a in seen))
+    ranks, states = (sorted(a for a in seen if a[0] == kind) for kind in "#@")
+    first = (*ranks, *(a for a in TIME if a in seen), *states)
     return (*first, *(a for a in seen if a not in first))
 
 
@@ -249,7 +257,8 @@ class Tiles:
 
     def stack(self, parts: Sequence[int], axis: str) -> int:
         """Tiles as the entries of a new axis; they broadcast."""
-        self.sizes[axis] = Size.of(len(parts))
+        size = Size.of(len(parts))
+        assert self.sizes.setdefault(axis, size) == size, f"{axis} has another size"
         return self.op("stack", tuple(parts), axis)
 
     def entry(self, v: int, axis: str, n: int) -> int:

@@ -5,6 +5,7 @@ A *quantity* is anything a call gives, by name: ``o``, ``state.S``, ``d q``, ``d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -195,9 +196,17 @@ def factors(spec: Spec, state: Any) -> Arrays:
 
 
 def grows(truth: Quantities) -> float:
-    """The magnitude of the largest quantity if it is beyond `GROWTH` (or not a number), else 0."""
-    top = max((float(np.max(np.abs(x), initial=0)) for x in truth.values()), default=0.0)
+    """The magnitude of the largest quantity if it is beyond `GROWTH` (infinite where one is not a
+    number), else 0."""
+    sizes = [float(np.max(np.abs(x), initial=0)) for x in truth.values()]
+    top = math.inf if any(map(math.isnan, sizes)) else max(sizes, default=0.0)
     return 0.0 if top <= GROWTH else top
+
+
+def _kind(name: str) -> str:
+    """What a quantity is: a "state", a gradient "d", or an "output"."""
+    first = name.replace(".", " ").split()[0]
+    return first if first in ("state", "d") and first != name else "output"
 
 
 def errors(got: Quantities, truth: Quantities, measure: Callable[..., float]) -> dict[str, float]:
@@ -205,7 +214,7 @@ def errors(got: Quantities, truth: Quantities, measure: Callable[..., float]) ->
     its kind: below that float64 itself has no digits left where a cotangent cancels."""
     found = {}
     for name, want in truth.items():
-        kind = [x for n, x in truth.items() if n[:2] == name[:2] or {n[:2], name[:2]} == {"st"}]
+        kind = [x for n, x in truth.items() if _kind(n) == _kind(name)]
         largest = max(float(np.max(np.abs(x), initial=0)) for x in kind)
         x = got.get(name)
         if x is None or x.shape != want.shape:
