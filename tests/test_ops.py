@@ -18,9 +18,8 @@ torch = pytest.importorskip("torch")
 
 POINTS = (-math.inf, -1e3, -90.0, -20.0, -8.0, -2.0, -1.0, -0.3, -1e-4, 0.0)
 POINTS += tuple(-x for x in POINTS[-2::-1])
-WITHIN = {"elementwise", "compare"}
-ELEMENTWISE = [op for op in OPS.values() if op.kind in WITHIN]
-TENSORS = [op for op in OPS.values() if op.kind not in WITHIN and op.kind != "time"]
+ELEMENTWISE = [op for op in OPS.values() if op.entrywise]
+TENSORS = [op for op in OPS.values() if not op.entrywise and op.kind != "time"]
 
 # What torch calls a row, or how it is said there; all others have the same name.
 TORCH = {
@@ -197,7 +196,7 @@ class Terms:
     """A namespace of terms that has elementwise ops and `pull`."""
 
     def __getattr__(self, name):
-        assert name == "pull" or OPS[name].kind in WITHIN, name
+        assert name == "pull" or OPS[name].entrywise, name
         count = 2 if name == "pull" else OPS[name].arity[0]
 
         def build(*args):
@@ -217,7 +216,7 @@ def test_elementwise_rules_are_written_in_elementwise_ops_alone(op):
 
 def run(op: Op, *xs):
     """The value of ``op``; of tensors as if they were vectors or what the first case has."""
-    if op.kind in WITHIN:
+    if op.entrywise:
         return op.numpy(*xs)
     result = pulled(reference(op), xs)[0]
     return op.numpy(Site(2, result.shape, tuple(x.ndim for x in xs)), *xs)
@@ -268,7 +267,7 @@ INTERVALS = [op for op in OPS.values() if op.interval is not None]
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_values_stay_within_the_interval_of_their_row(op, data):
-    count = op.arity[0] if op.kind in WITHIN else len(cases(op)[0])
+    count = op.arity[0] if op.entrywise else len(cases(op)[0])
     drawn = [data.draw(within()) for _ in range(count)]
     xs = [np.array(x) for _, x in drawn]
     if op.name == "pow" and data.draw(st.booleans()):

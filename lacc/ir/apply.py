@@ -26,7 +26,6 @@ class Apply:
 
     def __init__(self, node: Expr, dims: Mapping[str, int]) -> None:
         self.op = OPS[node.op]
-        self.elementwise = self.op.kind in ("elementwise", "compare")
         self.ranks = tuple(len(arg.shape) for arg in node.args)
         shape = tuple(size.evaluate(dims) for size in node.shape)
         self.site = Site(node.value, shape, self.ranks)
@@ -35,7 +34,7 @@ class Apply:
     def value(self, xs: Sequence[Value]) -> Value:
         """The result for argument values."""
         assert self.op.numpy is not None
-        if not self.elementwise:
+        if not self.op.entrywise:
             return self.op.numpy(self.site, *self._arrays(xs))
         y = self.op.numpy(*self._aligned(xs))
         return y if any(isinstance(x, np.ndarray) for x in xs) else np.asarray(y).item()
@@ -43,7 +42,7 @@ class Apply:
     def pull(self, ct: Value, y: Value, xs: Sequence[Value], wanted: Sequence[bool]) -> list[Value]:
         """The cotangent of each argument that is wanted, in its shape; None for the others."""
         assert self.op.grad is not None
-        if self.elementwise:
+        if self.op.entrywise:
             cts = self.op.grad(F, ct, y, *self._aligned(xs))
         else:
             xs = self._arrays(xs)

@@ -61,6 +61,11 @@ class Op:
     flops: float = 1.0
     doc: str = ""
 
+    @property
+    def entrywise(self) -> bool:
+        """Whether each element of the result is made of one of each argument."""
+        return self.kind in ("elementwise", "compare")
+
 
 def _row(
     name: str,
@@ -226,6 +231,6 @@ OPS: dict[str, Op] = {op.name: op for op in _ROWS}
 
 F: Any = SimpleNamespace(
     pull=pull,
-    **{op.name: op.numpy for op in _ROWS if op.kind in ("elementwise", "compare")},
+    **{op.name: op.numpy for op in _ROWS if op.entrywise},
 )
 """The namespace of rules on NumPy arrays: every elementwise op and comparison, and ``pull``."""

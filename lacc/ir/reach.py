@@ -4,7 +4,6 @@ fields of the state that hold them from call to call."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from lacc.ir.graph import expressions, nodes
 from lacc.spec.model import Arg, Expr, Spec, State
@@ -38,16 +37,10 @@ class Past:
     state: str | None = None
 
 
-def read(leaf: Expr) -> tuple[str, Any]:
-    """The input or state that a leaf reads, and when: an offset, or "T"."""
-    value: Any = leaf.value
-    return value[0], value[1]
-
-
 def key_of(argument: Expr) -> Key:
     """Where an argument of `attend` is kept: with the input or state that it is, or by itself."""
     if argument.op in ("input", "state"):
-        name, when = read(argument)
+        name, when = argument.reference
         if when == 0:
             return name
     return argument
@@ -59,7 +52,7 @@ def reaches(spec: Spec, roots: list[Expr]) -> dict[Key, Reach]:
     found |= {s.name: Reach() for s in spec.states}
     for node in nodes(roots):
         if node.op in ("input", "state"):
-            name, when = read(node)
+            name, when = node.reference
             if isinstance(when, int):
                 found[name] |= Reach(max(-when, 0), max(when, 0))
         elif node.op == "attend":

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lacc.ir.apply import fold
-from lacc.ir.reach import Key, key_of, read
+from lacc.ir.reach import Key, key_of
 from lacc.runtime.attention import View
 from lacc.runtime.contract import Arrays, Run
 from lacc.runtime.schedule import Loop, Schedule, Step
@@ -123,12 +123,12 @@ class Evaluation:
         return np.asarray(self.x[self.args[name].ascii], self.run.dtype)
 
     def _input(self, node: Expr) -> Array:
-        name, offset = read(node)
+        name, offset = node.reference
         track = self.track(name)
         return self._window(node, track, track.front + offset, self.run.T)
 
     def _state(self, node: Expr) -> Array:
-        name, when = read(node)
+        name, when = node.reference
         track = self.track(name)
         if when == "T":
             last = track.front + self.run.T - 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lacc.ir.graph import counts_tokens
-from lacc.ir.reach import Key, pasts, read
+from lacc.ir.reach import Key, pasts
 from lacc.runtime.contract import Axis, Value
 from lacc.spec.model import LEVELS, Arg, Expr, Spec, State
 from lacc.spec.shapes import Shape, Size
@@ -62,7 +62,7 @@ def level_of(spec: Spec, expr: Expr) -> str:
         if node.op == "head":
             found.add("head")
         elif node.op in ("input", "state"):
-            found.add(per[read(node)[0]])
+            found.add(per[node.reference[0]])
         elif node.op in ("param", "buffer"):
             found.add(per[str(node.value)])
     return next(level for level in LEVELS if level in found)

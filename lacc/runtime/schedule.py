@@ -12,7 +12,7 @@ from typing import Any
 
 from lacc.ir.apply import Apply
 from lacc.ir.graph import components, expressions, nodes
-from lacc.ir.reach import Key, key_of, reaches, read
+from lacc.ir.reach import Key, key_of, reaches
 from lacc.runtime.memory import Field, fields
 from lacc.runtime.products import Products
 from lacc.spec.model import Expr, Spec
@@ -86,9 +86,9 @@ class Schedule:
     def _plan(self, members: tuple[str, ...]) -> list[Loop | str]:
         """One loop over ``members``, or a state by itself that does not need itself."""
         shifts = [
-            read(node)[1]
+            node.reference[1]
             for node in nodes([self.updates[name] for name in members])
-            if node.op == "state" and read(node)[0] in members
+            if node.op == "state" and node.reference[0] in members
         ]
         if not shifts:
             return list(members)
@@ -111,7 +111,7 @@ class _Steps:
 
     def _member(self, node: Expr) -> str | None:
         """The member that a node reads."""
-        name = read(node)[0] if node.op == "state" else None
+        name = node.reference[0] if node.op == "state" else None
         return name if name in self.updates else None
 
     def build(self) -> None:
@@ -144,18 +144,18 @@ class _Steps:
             elif node in self.inside and node not in order:
                 stack.append((node, True))
                 name = self._member(node)
-                if name and read(node)[1] == 0:
+                if name and node.reference[1] == 0:
                     stack.append((self.updates[name], False))
                 stack.extend((arg, False) for arg in node.args)
         return list(order)
 
     def _step(self, node: Expr) -> None:
         name = self._member(node)
-        if name and read(node)[1] == 0:
+        if name and node.reference[1] == 0:
             self.slots[node] = self.slots[self.updates[name]]
             return
         if name:
-            step = Step("read", keys=(name,), offset=read(node)[1])
+            step = Step("read", keys=(name,), offset=node.reference[1])
         elif node.op == "attend":
             q, k, v, *sink = node.args
             ins = tuple(self.slots[arg] for arg in (q, *sink))

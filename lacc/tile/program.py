@@ -199,7 +199,7 @@ class Tiles:
         return product
 
     def __getattr__(self, op: str) -> Callable[..., int]:
-        if op.startswith("_") or op not in OPS or OPS[op].kind not in ("elementwise", "compare"):
+        if op.startswith("_") or op not in OPS or not OPS[op].entrywise:
             raise AttributeError(op)
         return lambda *xs: self.ew(op, *xs)
 

@@ -12,7 +12,7 @@ from lacc.tile.rebuild import rebuild
 from lacc.tile.scales import move_scales
 from lacc.tile.split import phases, reaches
 
-ELEMENTWISE = frozenset(n for n, op in OPS.items() if op.kind in ("elementwise", "compare"))
+ELEMENTWISE = frozenset(n for n, op in OPS.items() if op.entrywise)
 
 
 def free_carry_of_solves(program: Program, carried: str) -> Program:
