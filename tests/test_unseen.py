@@ -92,6 +92,16 @@ CHUNKED = {
     "S_at[t] = sigmoid(fixed) * S_at[t-1] + (class + last) @ dtype.T\n"
     "S[t] = 0.9 * S[t-1] + class @ added_at.T\ndS[t] = S[t-1] + dS[t-1] / 2\n"
     "import = S_at[t].T @ self\nNone = S[t].T @ self + dS[t].T @ class",
+    "windows over values that start": HEAD
+    + "param u0 : [V]\nstate u : [V] = u0\nstate w : [K] = 1\noutput o : [V]\nu[t] = v * v\n"
+    "w[t] = k * q\no = attend(q, w[t], u[t], window=3) + attend(w[t-2], k, u[t], window=5)",
+    "exponents of rows and of columns": HEAD
+    + "state n : [K] (stabilized)\nstate C : [V, K] (stabilized)\noutput o : [V]\n"
+    "n[t] = n[t-1] + exp(k)\nC[t] = C[t-1] + v @ exp(k).T\n"
+    "o = C[t-1] @ (exp(q) / (n[t-1] + exp(k)))",
+    "coupled states, one of which attends": HEAD + "state S, M : [K, V]\noutput o : [V]\n"
+    "M[t] = 0.5 * M[t-1] - 0.1 * S[t-1] - k @ attend(q, k, v).T\nS[t] = 0.9 * S[t-1] + M[t]\n"
+    "o = S[t].T @ q + attend(q, k, M[t].T @ q, window=4)",
     "a maximum from -inf": "variant x\ninput f, i : scalar\nstate m : scalar = -inf\n"
     "output o : scalar\nm[t] = max(m[t-1] + f, i)\no = m[t]",
 }

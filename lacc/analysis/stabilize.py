@@ -122,7 +122,7 @@ class _Rewriting:
     def _at(self, name: str, when: object) -> Expr:
         """The exponent of a state."""
         owner = self.spec.state(self.owner.get(name, name))
-        shape = tuple(owner.shape[axis] for axis in self.axes[name])
+        shape = tuple(owner.shape[axis] for axis in self.axes[owner.name])
         return self.build.node("state", (), shape, (exponent(owner.name), when))
 
     def _axes_of(self, name: str) -> Axes:

@@ -8,7 +8,7 @@ that need it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lacc.ir.graph import Need
@@ -63,12 +63,12 @@ def at_hand(spec: Spec, argument: Expr) -> bool:
     return argument.op == "attend"
 
 
-def stages(spec: Spec, order: tuple[str, ...]) -> tuple[Stage, ...]:
-    """The passes in order; ``order`` lists the states, each after those it needs. At least one
-    pass."""
+def stages(spec: Spec, order: Sequence[tuple[str, ...]]) -> tuple[Stage, ...]:
+    """The passes in order; ``order`` lists the states, those that need one another together, after
+    those they need. At least one pass."""
     when = _Order(spec)
-    for name in order:
-        when.place(name)
+    for names in order:
+        when.place(names)
     needed = {out.name: sources(spec, out.expr) for out in spec.outputs}
     for found in needed.values():
         when.ready(found)
@@ -100,7 +100,7 @@ def stages(spec: Spec, order: tuple[str, ...]) -> tuple[Stage, ...]:
         found_stages.append(
             Stage(
                 "backward" if kind == BACKWARD else "forward",
-                tuple(name for name in order if at.get(name) == n),
+                tuple(name for names in order for name in names if at[name] == n),
                 tuple(name for name, where in last.items() if where == n),
                 next((node for node in attended if at[node] == n), None),
                 home,
@@ -128,11 +128,13 @@ class _Order:
         self.keys: dict[str | Expr, tuple[int, int, int]] = {}
         self.direction = {s.name: s.direction for s in spec.states}
 
-    def place(self, name: str) -> None:
-        """Places a state, after all that it needs."""
-        direction = self.direction[name]
-        level = self.ready(sources(self.spec, self.spec.state(name).update), direction)
-        self.keys[name] = (level, BACKWARD if direction == "backward" else FORWARD, 0)
+    def place(self, names: tuple[str, ...]) -> None:
+        """Places the states of one recurrence in one pass, after all that they need."""
+        direction = self.direction[names[0]]
+        updates = (self.spec.state(name).update for name in names)
+        level = self.ready(sources(self.spec, *updates), direction)
+        kind = BACKWARD if direction == "backward" else FORWARD
+        self.keys |= dict.fromkeys(names, (level, kind, 0))
 
     def ready(self, needed: Iterable[Source], direction: str = "") -> int:
         """The level at which all of ``needed`` is there, for a pass of that direction."""

@@ -65,6 +65,9 @@ class _Rewriting:
             self._intern.keep(node)
             if node.op in ("state", "input"):
                 self._count(*node.reference)
+            elif node.op == "attend" and isinstance(node.value, int) and node.value > 1:
+                for arg in node.args[1:3]:
+                    self._count_start(arg)
         self._done: dict[Expr, Expr] = {}
 
     def _count(self, name: str, when: object) -> None:
@@ -74,6 +77,12 @@ class _Rewriting:
             self.back[name] = max(self.back.get(name, 0), -when)
         if when == "T" or name in self.back:
             self.reach[name] = max(self.reach.get(name, 1), self.back.get(name, 1))
+
+    def _count_start(self, arg: Expr) -> None:
+        """A memory holds the declared start of a value, for the field of a window over it."""
+        value = self.values.get(arg.reference[0]) if arg.op == "state" else None
+        if value is not None and not (value.initial.op == "const" and value.initial.value == 0):
+            self._count(value.name, -1)
 
     def spec(self) -> Spec:
         """The spec rewritten."""

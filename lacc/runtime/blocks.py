@@ -155,9 +155,10 @@ class Call:
                 self.state[name] = np.broadcast_to(value, (run.B, run.H, *axes)).astype(run.dtype)
         self.unfilled: dict[str, str] = {}
         for rows in program.kept:
-            if rows.state is not None and self.state.get(rows.field) is None:
-                self.state[rows.field] = self.declared(rows, first.get(rows.state, 0.0))
-                self.unfilled[rows.field] = rows.state
+            if self.state.get(rows.field) is None:
+                name = rows.state or program.pasts[rows.field][0]
+                self.state[rows.field] = self.declared(rows, name, first.get(name, 0.0))
+                self.unfilled[rows.field] = name
         self.start = dict(self.state)
         chunked = [p for p in self.passes if isinstance(p, Pass)]
         for label in {name for p in chunked for name in p.inputs if "@" in name}:
@@ -185,9 +186,9 @@ class Call:
             return dims
         return {**self.run.dims, "#past": self.past + at}
 
-    def declared(self, rows: Rows, value: Any) -> Array:
-        """Rows of a state as it is declared to start."""
-        like, value = self.state[str(rows.state)], np.asarray(value)
+    def declared(self, rows: Rows, name: str, value: Any) -> Array:
+        """Rows of the state ``name`` as it is declared to start."""
+        like, value = self.state[name], np.asarray(value)
         value = value[:, :, 0] if value.ndim > like.ndim - 2 else value
         value = np.broadcast_to(value, like.shape)[:, :, None]
         return np.repeat(value, rows.length or 0, 2).astype(self.run.dtype)

@@ -93,7 +93,7 @@ def derive(spec: Spec) -> Derived:
     spec, chains, attended = one_token_memories(whole)
     spec, exponents, attended = stabilized(spec, attended)
     found = recurrences(spec)
-    plan = stages(spec, tuple(name for r in found for name in r.states))
+    plan = stages(spec, [r.states for r in found])
     longest, bound = longest_chunk(spec, found)
     unlowered = _unlowered(spec, exponents, attended)
     chunk_obstacle = _no_chunk(spec, found) or unlowered
