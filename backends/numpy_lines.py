@@ -393,16 +393,6 @@ class Names(dict[tuple[str, str], str]):
         self[kind, name] = wish
 
 
-def numbers(program: Program) -> frozenset[int]:
-    """Values that are plain numbers: made of constants and sizes alone."""
-    found: set[int] = set()
-    for n, inst in enumerate(program.body):
-        elementwise = inst.op in ELEMENTWISE and not inst.axes and inst.op != "where"
-        if inst.op in ("const", "size") or (elementwise and all(i in found for i in inst.ins)):
-            found.add(n)
-    return frozenset(found)
-
-
 def identifier(label: str) -> str:
     """A load's name as a variable: ``k@-2`` and ``k@2`` are k_2_ago, ``S@log`` is S_log, the stored
     ``0.1`` is stored0_1."""

@@ -18,7 +18,6 @@ from lacc.backends.numpy_lines import (
     dim_lines,
     identifier,
     lengths,
-    numbers,
     pack,
     taken,
     unpack,
@@ -27,7 +26,7 @@ from lacc.backends.numpy_text import ELEMENTWISE
 from lacc.backends.text import ATOM, Text
 from lacc.spec.model import Spec
 from lacc.tile.derive import Pair, Pass
-from lacc.tile.program import Program
+from lacc.tile.program import Program, numbers
 from lacc.tile.rewrite import for_chunks
 from lacc.tile.split import FIXED, phases
 

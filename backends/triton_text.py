@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lacc.backends.text import ATOM, COMPARE, OPERATORS, POWER, PRODUCT, SUM, UNARY, Text
 from lacc.spec.shapes import Size
-from lacc.tile.program import Axes, Inst, Program, ordered
+from lacc.tile.program import Axes, Inst, Program, numbers, ordered
 
 ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
     **OPERATORS,
@@ -225,11 +225,9 @@ COUNTED = ("const", "size", "add", "sub", "mul", "div", "neg", "pow")
 
 def obstacle(program: Program) -> str:
     """Why a program cannot be written in Triton, "" where it can."""
-    numbers: set[int] = set()
+    counted = numbers(program)
     for n, inst in enumerate(program.body):
-        if inst.op in ("const", "size") or (inst.ins and numbers.issuperset(inst.ins)):
-            numbers |= set() if inst.axes else {n}
-        found = _no_format(program, inst, n in numbers)
+        found = _no_format(program, inst, n in counted)
         if found:
             return f"{found} has no Triton format"
     return ""

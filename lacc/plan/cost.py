@@ -17,15 +17,14 @@ from lacc.spec.shapes import ONE, Size
 from lacc.tile.attended import Attention
 from lacc.tile.derive import Derived, Pass
 from lacc.tile.ops import TILE_OPS
-from lacc.tile.program import TIME, Inst, Program
+from lacc.tile.program import PAST, TIME, Inst, Program, numbers
 from lacc.tile.rewrite import for_chunks
 from lacc.tile.split import FIXED, phases
 
 TOKENS = Size.of("#C")
 LEVELS = Size.of("#log C")
-PAST = Size.of("#past")
-"""Sizes beside the dims: the tokens of a chunk, how often it halves, and how many tokens came
-before one, on average."""
+"""Sizes beside the dims: the tokens of a chunk, and how often it halves. A third, `PAST`, is on
+average how many tokens came before one."""
 
 ZERO = Size.of(0)
 VIEWS = {
@@ -112,9 +111,9 @@ def work(program: Program, carried: str) -> dict[str, Work]:
     """The counts of a chunk (of a token, in a program without time) by the name of the phase."""
     found, loops = phases(program, carried)
     total = dict.fromkeys(("fixed", "local", "carry", "output"), Work())
-    for n, phase in enumerate(found):
+    for phase, each in zip(found, of_instructions(program)):
         name = phase_name(phase, len(loops))
-        total[name] = total[name] + of_instruction(program, n)
+        total[name] = total[name] + each
     return total
 
 
@@ -126,10 +125,17 @@ def total(works: Iterable[Work]) -> Work:
     return found
 
 
-def of_instruction(program: Program, n: int) -> Work:
-    """The counts of one instruction."""
-    inst = program.body[n]
-    if inst.op in VIEWS or _number(program, inst):
+def of_instructions(program: Program) -> list[Work]:
+    """The counts of each instruction; a number is at hand."""
+    at_hand = numbers(program)
+    return [
+        Work() if n in at_hand else _of_instruction(program, inst)
+        for n, inst in enumerate(program.body)
+    ]
+
+
+def _of_instruction(program: Program, inst: Inst) -> Work:
+    if inst.op in VIEWS:
         return Work()
     operands = [program.body[i] for i in inst.ins]
     axes = dict.fromkeys(a for tile in (*operands, inst) for a in tile.axes)
@@ -198,7 +204,7 @@ def attention(p: Attention, back: bool = False) -> Work:
 
 def from_state(program: Program) -> Work:
     """The counts of a chunk that starts from a state, and leaves one."""
-    return total(of_instruction(program, n) for n in range(len(program.body)))
+    return total(of_instructions(program))
 
 
 def from_nothing(program: Program) -> Work:
@@ -220,7 +226,7 @@ def from_nothing(program: Program) -> Work:
         if n not in live and n not in zero:
             live.add(n)
             stack.extend(program.body[n].ins)
-    return total(of_instruction(program, n) for n in live)
+    return total(each for n, each in enumerate(of_instructions(program)) if n in live)
 
 
 def held(derived: Derived) -> Size:
@@ -265,14 +271,6 @@ def extent(program: Program, axes: Iterable[str]) -> Size:
     for axis in axes:
         size = size * (TOKENS if axis in TIME else program.sizes[axis])
     return size
-
-
-def _number(program: Program, inst: Inst) -> bool:
-    """Whether a value is a Python number in what is emitted: it comes of numbers alone."""
-    if inst.op in ("const", "size"):
-        return True
-    made = (program.body[i] for i in inst.ins)
-    return inst.op in OPS and not inst.axes and all(_number(program, i) for i in made)
 
 
 def _scaled(size: Size, by: float) -> Size:

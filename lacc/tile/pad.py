@@ -137,9 +137,11 @@ class _Padder:
     # ---- what an instruction holds in its own padding --------------------------------------------
 
     def _fill(self, inst: Inst) -> dict[frozenset[str], Fill]:
-        return {p: self._value(inst, p) if p else self._number(inst) for p in subsets(inst.axes)}
+        return {
+            p: self._value(inst, p) if p else self._everywhere(inst) for p in subsets(inst.axes)
+        }
 
-    def _number(self, inst: Inst) -> Fill:
+    def _everywhere(self, inst: Inst) -> Fill:
         """Where nothing is padding: the number that an instruction is everywhere."""
         if inst.op == "const":
             return float(inst.value)

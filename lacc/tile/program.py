@@ -17,6 +17,8 @@ from lacc.spec.shapes import Size
 
 Axes = tuple[str, ...]
 TIME: Axes = ("t", "s")
+PAST = Size.of("#past")
+"""How many earlier tokens an attention without a window sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +293,17 @@ def prune(program: Program) -> Program:
         for n in sorted(live)
     )
     return Program(body, {name: new[n] for name, n in program.outs.items()}, program.sizes)
+
+
+def numbers(program: Program) -> frozenset[int]:
+    """Values that are plain numbers wherever they are computed: made of constants and sizes alone,
+    entry by entry."""
+    found: set[int] = set()
+    for n, inst in enumerate(program.body):
+        made = inst.op in OPS and not inst.axes and found.issuperset(inst.ins)
+        if made or inst.op in ("const", "size"):
+            found.add(n)
+    return frozenset(found)
 
 
 def verify(program: Program) -> Program:

@@ -15,11 +15,8 @@ from lacc.ir.reach import Past
 from lacc.spec.model import Expr, Spec
 from lacc.spec.shapes import ONE, Size
 from lacc.tile.lower import Naming
-from lacc.tile.program import Program, verify
+from lacc.tile.program import PAST, Program, verify
 from lacc.tile.reads import Reader
-
-PAST = Size.of("#past")
-"""How many earlier tokens an attention without a window sees."""
 
 
 def _size(past: Past) -> Size:
