@@ -38,3 +38,12 @@ def test_every_check_of_an_example(path: Path) -> None:
 
 def test_every_example_has_its_table() -> None:
     assert {p.stem for p in TABLES.glob("*.txt")} == {p.stem for p in EXAMPLES}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_no_example_grows_beyond_what_is_compared(path: Path) -> None:
+    rows = (TABLES / f"{path.stem}.txt").read_text("utf-8").splitlines()
+    compared = [row for row in rows if row.startswith(("lengths ", "initial state "))]
+    assert len(compared) == 2
+    for row in compared:
+        assert "grows" not in row and re.search(r" / ", row), row
