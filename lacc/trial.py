@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lacc.verify.cases import factors
 from lacc.verify.inputs import Sizes, as_dtype, draw
 
 if TYPE_CHECKING:
@@ -97,8 +98,9 @@ def trial(
     if reference is not None:
         wide = {name: np.asarray(x).astype(np.float64) for name, x in arrays.items()}
         want, want_states = reference(**wide)
-        wanted = _named(kernel.spec.outputs, want) | want_states._asdict()
-        errors = {name: relative_error(x, wanted[name]) for name, x in (found | fields).items()}
+        wanted = _named(kernel.spec.outputs, want) | _true(kernel.spec, want_states, want_states)
+        got = found | _true(kernel.spec, states, want_states)
+        errors = {name: relative_error(x, wanted[name]) for name, x in got.items()}
     return Trial(kernel.spec, arrays, found, fields, min(times), errors)
 
 
@@ -126,6 +128,15 @@ def relative_error(got: Any, want: Any) -> float:
     apart = np.abs(np.where(same, 0.0, got - want)).max()
     scale = np.abs(want[np.isfinite(want)]).max(initial=0.0)
     return float(apart / scale) if scale else float(apart)
+
+
+def _true(spec: Spec, state: Any, unit: Any) -> dict[str, Any]:
+    """The fields of a state; scaled ones as what they stand for, whatever their exponents are."""
+    fields: dict[str, Any] = state._asdict()
+    for name, factor in factors(spec, state, unit).items():
+        fields[name] = np.asarray(fields[name]).astype(np.float64) * factor
+        del fields[f"{name}_log"]
+    return fields
 
 
 def _named(values: Any, results: Any) -> dict[str, Any]:

@@ -182,14 +182,16 @@ def _from_infinity(spec: Spec) -> Iterator[str]:
             yield s.ascii
 
 
-def factors(spec: Spec, state: Any) -> Arrays:
+def factors(spec: Spec, state: Any, unit: Any = None) -> Arrays:
     """What the field of each `(stabilized)` state stands for, divided by the field: one number, or
-    one an entry of a vector."""
+    one an entry of a vector; in units of the largest factor of ``unit``, a state, where given."""
     found = {}
     for s in spec.states:
         if s.stabilized:
             log = np.asarray(getattr(state, f"{s.ascii}_log"), np.float64)
             x = getattr(state, s.ascii)
+            if unit is not None:
+                log = log - np.max(getattr(unit, f"{s.ascii}_log"), initial=-np.inf)
             with np.errstate(over="ignore"):
                 found[s.ascii] = np.exp(log.reshape(log.shape + (1,) * (x.ndim - log.ndim)))
     return found
