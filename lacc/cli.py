@@ -30,7 +30,7 @@ app = typer.Typer(
 )
 
 Mode = Literal["auto", "chunk", "parallel", "recurrent"]
-Stage = Literal["ast", "ir", "recurrence", "plan", "tile", "code"]
+STAGES = ("ast", "ir", "recurrence", "plan", "tile", "code")
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="A .la file.")]
@@ -97,20 +97,32 @@ def compile_(
     dtype: Annotated[Dtype, typer.Option("--dtype", help="What to plan for.")] = "float32",
     mode: ModeName = "auto",
     chunk: Chunk = None,
-    emit: Annotated[Stage, typer.Option("--emit", help="Stop at a stage and print it.")] = "code",
+    emit: Annotated[
+        str,
+        typer.Option(
+            "--emit",
+            metavar="STAGE[,STAGE...]",
+            help=f"Print these stages: {', '.join(STAGES)}.",
+        ),
+    ] = "code",
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite a file that lacc did not write.")
     ] = False,
 ) -> None:
-    """Compile a spec to one file, or print a stage on the way."""
+    """Compile a spec to one file, or print stages on the way."""
     from lacc import driver
 
+    stages = _stages(emit)
     _together(mode, chunk)
     if out is not None:
         _writable(out, force)
     with report.working(f"compiling {spec.name} to {target}"):
         loaded = _load(spec, define)
-        text = driver.emit(loaded, emit, target, dtype=dtype, mode=mode, chunk=chunk)
+        texts = {
+            stage: driver.emit(loaded, stage, target, dtype=dtype, mode=mode, chunk=chunk)
+            for stage in stages
+        }
+    text = report.sections(texts)
     if out is None:
         report.say(text.rstrip("\n"))
         return
@@ -257,6 +269,14 @@ def _definition(text: str) -> tuple[str, float]:
         return name.strip(), int(value) if re.fullmatch(r"\s*\d+\s*", value) else float(value)
     except ValueError:
         raise typer.BadParameter(f"-D takes NAME=VALUE with a number, got {text!r}") from None
+
+
+def _stages(text: str) -> list[str]:
+    """``recurrence,tile`` as a list."""
+    stages = [part.strip() for part in text.split(",")]
+    if unknown := [stage for stage in stages if stage not in STAGES]:
+        raise typer.BadParameter(f"--emit knows {', '.join(STAGES)}, got {unknown[0]!r}")
+    return stages
 
 
 def _shape(text: str) -> dict[str, int]:

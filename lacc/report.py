@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -37,6 +37,14 @@ def pairs(rows: Sequence[tuple[str, str]], indent: int = 2) -> str:
         out.append(" " * indent + f"{label:<{width}}{first}".rstrip())
         out += [" " * (indent + width) + line for line in rest]
     return "\n".join(out)
+
+
+def sections(texts: Mapping[str, str]) -> str:
+    """Texts under their headings; a single one as it is."""
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    parts = (f"# ---- {heading}\n\n{text.rstrip()}\n" for heading, text in texts.items())
+    return "\n".join(parts)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -203,6 +204,20 @@ def test_every_stage_can_be_printed(lacc: Run, stage: str) -> None:
     assert len(out) > 40
 
 
+def test_stages_can_be_printed_together(lacc: Run) -> None:
+    code, out, err = lacc("compile", GLA, "--emit=recurrence,tile")
+    assert code == 0, err
+    alone = [lacc("compile", GLA, "--emit", stage)[1] for stage in ("recurrence", "tile")]
+    assert out == f"# ---- recurrence\n\n{alone[0]}\n# ---- tile\n\n{alone[1]}"
+
+
+@pytest.mark.parametrize("stages", ["recurrence,tiles", "", "tile,", "nothing"])
+def test_a_stage_that_does_not_exist_is_a_matter_of_usage(lacc: Run, stages: str) -> None:
+    code, out, err = lacc("compile", GLA, "--emit", stages)
+    assert (code, out) == (2, "")
+    assert "ast, ir, recurrence, plan, tile, code" in err
+
+
 # ---- run, verify, explain, targets --------------------------------------------------------------
 
 
@@ -210,6 +225,12 @@ def test_run_draws_arrays_and_compares_with_the_reference(lacc: Run) -> None:
     code, out, _ = lacc("run", GLA, "--shape", "B=1,T=20,H=2", *SMALL)
     assert code == 0
     assert "[1, 20, 2, 6]" in out and "error" in out and "time" in out and "plan" in out
+
+
+def test_run_compares_stabilized_states_by_what_they_stand_for(lacc: Run) -> None:
+    code, out, _ = lacc("run", str(ROOT / "examples" / "mlstm.la"), "--shape", "B=1,T=50,H=2")
+    assert code == 0
+    assert float(re.findall(r"error +(\S+) at most", out)[0]) < 1e-5
 
 
 def test_run_takes_arrays_from_a_file(lacc: Run, tmp_path: Path) -> None:
