@@ -65,3 +65,24 @@ class Carried(ABC):
     @abstractmethod
     def next(self, name: str) -> int:
         """S1."""
+
+
+class Entrywise(Carried):
+    """States whose every entry is known at every token of the chunk."""
+
+    def __init__(self, reader: Reader, form: Form) -> None:
+        super().__init__(reader, form)
+        self._known: dict[str, int] = {}
+
+    def shown(self, name: str, strict: bool) -> int:
+        if name not in self._known:
+            self._known[name] = self.after(name)
+        after = self._known[name]
+        return self.before(name, after) if strict else after
+
+    def next(self, name: str) -> int:
+        return self.f.op("row", (self.shown(name, strict=False),), True)
+
+    @abstractmethod
+    def after(self, name: str) -> int:
+        """S[t] at all tokens."""

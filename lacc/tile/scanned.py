@@ -3,17 +3,14 @@ along time, of what its system gives where it has an erase."""
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from lacc.tile.canonical import Canonical
+from lacc.tile.carried import Entrywise
 
 
-class Scanned(Canonical):
+class Scanned(Entrywise, Canonical):
     """S[t] = decay[t] ⊙ S[t-1] + what is written at t."""
 
-    @cached_property
-    def _after(self) -> int:
-        """S[t] at all tokens."""
+    def after(self, name: str) -> int:
         f, own = self.f, self.own
         self.tag()
         full = ("t", *own)
@@ -38,9 +35,3 @@ class Scanned(Canonical):
             [self.lower.on(f.expr, tuple(self.own[a] for a in f.axes)) for f in write.factors]
             for write in self.recurrence.writes
         ]
-
-    def shown(self, name: str, strict: bool) -> int:
-        return self.before(name, self._after) if strict else self._after
-
-    def next(self, name: str) -> int:
-        return self.f.op("row", (self._after,), True)

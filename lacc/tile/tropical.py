@@ -11,23 +11,20 @@ update of token t. Ties share it as the ops of the update say.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from lacc.spec.model import Expr
-from lacc.tile.carried import Carried, Form
+from lacc.tile.carried import Entrywise, Form
 from lacc.tile.grad import partials
 from lacc.tile.reads import Reader
 
 
-class TropicalScan(Carried):
+class TropicalScan(Entrywise):
     """A state of its own ⊕, entry by entry."""
 
     def __init__(self, reader: Reader, form: Form) -> None:
         super().__init__(reader, form)
         (self.name,) = form.recurrence.states
 
-    @cached_property
-    def _after(self) -> int:
+    def after(self, name: str) -> int:
         f, state, form = self.f, self.spec.state(self.name), self.recurrence.tropical
         assert form is not None
         self.lower.tag(state.update)
@@ -59,9 +56,3 @@ class TropicalScan(Carried):
             if partial is not None and slope is not None:
                 total = f.add(total, f.mul(partial, slope))
         return value, total
-
-    def shown(self, name: str, strict: bool) -> int:
-        return self.before(name, self._after) if strict else self._after
-
-    def next(self, name: str) -> int:
-        return self.f.op("row", (self._after,), True)
