@@ -149,16 +149,17 @@ class _Teller(Words):
         """Transition, gates, erases, writes, start, direction, stability."""
         states = [self.spec.state(name) for name in recurrence.states if not is_memory(name)]
         yield "transition", self.transition(recurrence, states[0])
-        for decay in () if recurrence.forgets else decays_of(recurrence, self.ranges):
+        kept = recurrence.form != "written"
+        for decay in decays_of(recurrence, self.ranges) if kept else ():
             yield "gate", self.gate(decay, states[0])
         for erase in recurrence.erases:
             yield "erase", self.erase(erase, recurrence)
-        for write in () if recurrence.forgets else recurrence.writes:
+        for write in recurrence.writes if kept else ():
             yield "write", self.write(write)
         for state in states:
             yield from self.exponent(state)
-        if recurrence.forgets or not recurrence.canonical:
-            for state in states if recurrence.tropical is None else ():
+        if recurrence.form not in ("canonical", "tropical"):
+            for state in states:
                 yield "update", f"{state.name}[t] = {self.formula(state.update)}"
         for state in states:
             if state.initial.value != 0:
@@ -167,7 +168,7 @@ class _Teller(Words):
             yield "direction", "backward: from the last token to the first"
         if recurrence.obstacle is not None:
             yield "no chunks", self.obstacle(recurrence.obstacle)
-        if not recurrence.forgets:
+        if kept:
             yield "stability", self.stable(stability(self.spec, recurrence, self.ranges))
 
     def obstacle(self, obstacle: Obstacle) -> str:
@@ -332,7 +333,7 @@ class _Teller(Words):
         other = above.states[0]
         keys = [[w.on((0,)) for w in r.writes] for r in (below, above)]
         decays = [[f.expr for f in r.decays] for r in (below, above)]
-        if {below.kind, above.kind} != {"affine"} or below.forgets or above.forgets:
+        if any(r.kind != "affine" or r.form == "written" for r in (below, above)):
             return f"a state of its own beside {other}"
         decay = len(decays[0]) == len(decays[1]) and all(map(self.same, *decays))
         write = len(keys[0]) == len(keys[1]) and all(

@@ -63,7 +63,7 @@ class _Norm:
 
 def stability(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Stability:
     """The verdict on one recurrence."""
-    if recurrence.forgets:
+    if recurrence.form == "written":
         return Stability("proved", "it has no memory of its own")
     match recurrence.kind:
         case "maxplus" | "minplus" | "logsumexp":
@@ -212,7 +212,7 @@ def _norm_between(state: State, start: Expr, end: Expr, ranges: Ranges) -> _Norm
 
 def _step_norm(step: Recurrence, ranges: Ranges) -> _Norm | None:
     """A bound of the norm of one canonical step."""
-    if not step.canonical:
+    if step.form not in ("written", "canonical"):
         return None
     if step.erases:
         return _erase_norm(step, ranges)

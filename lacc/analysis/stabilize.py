@@ -301,6 +301,6 @@ def _decaying(state: State) -> Recurrence | None:
         found = affine_step(state)
     except NotAffine:
         return None
-    if found.erases or found.forgets or any(size == ONE for size in state.shape):
+    if found.erases or found.form == "written" or any(size == ONE for size in state.shape):
         return None
     return found

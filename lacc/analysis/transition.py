@@ -14,6 +14,7 @@ writes it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from lacc.spec.model import Expr
 
@@ -197,9 +198,25 @@ class Recurrence:
     tropical: Tropical | None = None
 
     @property
-    def canonical(self) -> bool:
-        """Whether decays, erases and writes say all of it."""
-        return self.kind == "affine" and self.transition not in ("dense", "coupled")
+    def form(self) -> Literal["written", "tropical", "coupled", "canonical", "none"]:
+        """What says all of it: its writes alone, whatever the state was; `tropical`; `coupling`;
+        decays, erases and writes; or nothing but the update."""
+        if self.coupling is not None:
+            return "coupled"
+        if self.tropical is not None:
+            return "tropical"
+        if self.kind != "affine" or self.transition in ("dense", "coupled"):
+            return "none"
+        return "written" if self.transition == "none" else "canonical"
+
+    @property
+    def separable(self) -> bool:
+        """Whether decays and writes are products of a factor per axis; what states that need one
+        another keep must be scalars."""
+        if self.coupling is not None:
+            return self.coupling.scalar and self.coupling.separable
+        factors = [*self.decays, *(f for write in self.writes for f in write.factors)]
+        return all(len(factor.axes) < 2 for factor in factors)
 
     def partner(self, erase: LowRank) -> Write | None:
         """The write of a matrix state that has the column of ``erase``: one solve serves both."""
@@ -207,11 +224,6 @@ class Recurrence:
             return None
         rows = (1 - erase.axis,)
         return next((w for w in self.writes if w.on((erase.axis,)) is erase.a and w.on(rows)), None)
-
-    @property
-    def forgets(self) -> bool:
-        """Whether the state is what its token writes, whatever it was."""
-        return self.transition == "none"
 
     @property
     def rank(self) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lacc.analysis.transition import LowRank, Write
-from lacc.tile.carried import Carried, Form
+from lacc.tile.carried import Carried, Treatment
 from lacc.tile.program import Axes, Tiles, rank_axes
 from lacc.tile.reads import Reader
 
@@ -31,11 +31,11 @@ Term = dict[int, int]
 class Canonical(Carried):
     """What `Contracted` and `Scanned` states have in common."""
 
-    def __init__(self, reader: Reader, form: Form) -> None:
-        super().__init__(reader, form)
-        (self.name,) = form.recurrence.states
+    def __init__(self, reader: Reader, treatment: Treatment) -> None:
+        super().__init__(reader, treatment)
+        (self.name,) = self.recurrence.states
         self.own: Axes = self.axes_of(self.name)
-        self.gauge = form.recurrence.gauge
+        self.gauge = self.recurrence.gauge
         self._writes: list[Term] | None = None
 
     def tag(self) -> None:
@@ -48,7 +48,7 @@ class Canonical(Carried):
     def levels(self, axis: int | None, strict: bool) -> int | None:
         """The levels of the decay on one axis (None: the scalar one); None where there is none."""
         wanted = () if axis is None else (axis,)
-        for decay in self.form.decays:
+        for decay in self.treatment.decays:
             if decay.axes == wanted:
                 axes = tuple(self.own[a] for a in wanted)
                 value = self.f.expand(self.lower.on(decay.expr, axes), ("t", *axes))
@@ -166,7 +166,7 @@ class Canonical(Carried):
         the same runs as an output does, up to its token, and the solve leaves the token itself
         out. None where it is no factor, or there is no decay."""
         bare: int | None = None
-        for decay in self.form.decays:
+        for decay in self.treatment.decays:
             if decay.axes in ((), (axis,)):
                 label = tuple(self.own[a] for a in decay.axes)
                 row_ = _divided(self.f, row, self.lower.on(decay.factor, label))

@@ -13,9 +13,9 @@ from lacc.tile.reads import Reader
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """How the builder treats one recurrence: its canonical form, its decays, and whether it is read
-    by contraction."""
+class Treatment:
+    """How the builder treats one recurrence: its form, its decays, and whether it is read by
+    contraction."""
 
     recurrence: Recurrence
     decays: tuple[Decay, ...]
@@ -29,10 +29,10 @@ class Carried(ABC):
     (`shown`); `next` is the state that leaves the chunk.
     """
 
-    def __init__(self, reader: Reader, form: Form) -> None:
+    def __init__(self, reader: Reader, treatment: Treatment) -> None:
         self.reader = reader
         self.spec, self.f, self.lower = reader.spec, reader.f, reader.lower
-        self.form, self.recurrence = form, form.recurrence
+        self.treatment, self.recurrence = treatment, treatment.recurrence
 
     def axes_of(self, name: str) -> Axes:
         """The axes of a state."""
@@ -70,8 +70,8 @@ class Carried(ABC):
 class Entrywise(Carried):
     """States whose every entry is known at every token of the chunk."""
 
-    def __init__(self, reader: Reader, form: Form) -> None:
-        super().__init__(reader, form)
+    def __init__(self, reader: Reader, treatment: Treatment) -> None:
+        super().__init__(reader, treatment)
         self._known: dict[str, int] = {}
 
     def shown(self, name: str, strict: bool) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from lacc.analysis.stages import Stage, sources
 from lacc.spec.model import Expr, Spec
-from lacc.tile.carried import Carried, Form
+from lacc.tile.carried import Carried, Treatment
 from lacc.tile.contracted import Contracted
 from lacc.tile.coupled import Coupled
 from lacc.tile.lower import Naming
@@ -22,15 +22,17 @@ from lacc.tile.tropical import TropicalScan
 from lacc.tile.written import Written
 
 
-def carried_by(reader: Reader, form: Form) -> Carried:
+def carried_by(reader: Reader, treatment: Treatment) -> Carried:
     """What carries the states of one recurrence through a chunk."""
-    if form.recurrence.coupling is not None:
-        return Coupled(reader, form)
-    if form.recurrence.forgets:
-        return Written(reader, form)
-    if form.recurrence.tropical is not None:
-        return TropicalScan(reader, form)
-    return Contracted(reader, form) if form.contracted else Scanned(reader, form)
+    match treatment.recurrence.form:
+        case "written":
+            return Written(reader, treatment)
+        case "tropical":
+            return TropicalScan(reader, treatment)
+        case "coupled":
+            return Coupled(reader, treatment)
+    carrier = Contracted if treatment.contracted else Scanned
+    return carrier(reader, treatment)
 
 
 def attended_name(number: int) -> str:
@@ -47,7 +49,7 @@ class ChunkBuilder(Reader):
         spec: Spec,
         number: int,
         stage: Stage,
-        forms: Mapping[str, Form],
+        treated: Mapping[str, Treatment],
         naming: Naming,
         carrier: Callable[[str], ChunkBuilder],
         attentions: Mapping[Expr, int],
@@ -55,15 +57,15 @@ class ChunkBuilder(Reader):
         super().__init__(spec, naming, rows=True)
         self.number = number
         self.stage = stage
-        self.forms = forms
+        self.treated = treated
         self.carrier = carrier
         self.attentions = attentions
         self._outs: dict[str, int] = {}
         self._carried: dict[str, Carried] = {}
-        for form in forms.values():
-            if set(form.recurrence.states) <= set(stage.states):
-                states = form.recurrence.states
-                self._carried |= dict.fromkeys(states, carried_by(self, form))
+        for treatment in treated.values():
+            states = treatment.recurrence.states
+            if set(states) <= set(stage.states):
+                self._carried |= dict.fromkeys(states, carried_by(self, treatment))
 
     def fill(self) -> None:
         """Lowers the stage's outputs and what it carries on; may store reads in earlier stages."""
@@ -85,7 +87,7 @@ class ChunkBuilder(Reader):
 
     def contracts(self, leaf: Expr) -> bool:
         name, when = leaf.reference
-        return name in self.forms and self.forms[name].contracted and when != "T"
+        return name in self.treated and self.treated[name].contracted and when != "T"
 
     def contracted(self, leaf: Expr, axis: int, query: int) -> int:
         name, when = leaf.reference

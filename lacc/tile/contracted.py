@@ -44,7 +44,7 @@ class Contracted(Canonical):
 
     @cached_property
     def _entries(self) -> Scanned:
-        return Scanned(self.reader, self.form)
+        return Scanned(self.reader, self.treatment)
 
     def next(self, name: str) -> int:
         f, own = self.f, self.own

@@ -24,7 +24,7 @@ from functools import cached_property
 from lacc.analysis.transition import Added
 from lacc.spec.shapes import Size
 from lacc.tile.canonical import ranked, solved
-from lacc.tile.carried import Carried, Form
+from lacc.tile.carried import Carried, Treatment
 from lacc.tile.program import Axes, state_axes
 from lacc.tile.reads import Reader
 
@@ -41,13 +41,12 @@ class Term:
 class Coupled(Carried):
     """Carries all states of one recurrence."""
 
-    def __init__(self, reader: Reader, form: Form) -> None:
-        super().__init__(reader, form)
-        assert form.recurrence.coupling is not None
-        self.coupling = form.recurrence.coupling
-        self.states = form.recurrence.states
+    def __init__(self, reader: Reader, treatment: Treatment) -> None:
+        super().__init__(reader, treatment)
+        assert self.recurrence.coupling is not None
+        self.coupling = self.recurrence.coupling
+        self.states = self.recurrence.states
         self.own: Axes = self.axes_of(self.states[0])
-        self.contracts = form.contracted
         self._reached = [sorted(found) for found in self.coupling.reached]
         self.row, self.column, self.at_start = state_axes(len(self.states))
         self.f.sizes |= dict.fromkeys(state_axes(len(self.states)), Size.of(len(self.states)))
@@ -130,7 +129,7 @@ class Coupled(Carried):
     # ----------------------------------------------------------------------------------------------
 
     def read_by(self, name: str, axis: int, query: int, strict: bool) -> int:
-        if not self.contracts:
+        if not self.treatment.contracted:
             return super().read_by(name, axis, query, strict)
         self.lower.tag(self.spec.state(name).update)
         query = self.f.expand(query, ("t",))
@@ -284,9 +283,9 @@ class Coupled(Carried):
             f.mul(f.op("row", (self._entry(self._prefix, j, i),), True), self.start(self.states[i]))
             for i in self._reached[j]
         ]
-        if not self.contracts:
+        if not self.treatment.contracted:
             parts.append(f.op("row", (f.entry(self._local, self.row, j),), True))
-        for term in self._terms if self.contracts else ():
+        for term in self._terms if self.treatment.contracted else ():
             weights = self._mixed(self._suffix, j, term)
             if weights is not None:
                 column = f.mul(self._on(term, 0), weights)

@@ -20,7 +20,7 @@ that does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lacc.analysis.affine import CONTRACTING
@@ -36,7 +36,7 @@ from lacc.ir.memories import Attended, Pasts, one_token_memories
 from lacc.ir.reach import pasts
 from lacc.spec.model import COMPARISONS, Expr, Spec
 from lacc.tile.attended import Attention, AttentionBuilder, Rows
-from lacc.tile.carried import Form
+from lacc.tile.carried import Treatment
 from lacc.tile.chunk import ChunkBuilder
 from lacc.tile.grad import differentiate
 from lacc.tile.lower import Lower, Naming
@@ -195,7 +195,7 @@ def _passes(
     naming: Naming,
     attended: Attended,
 ) -> tuple[Pass | Attention, ...]:
-    forms = _forms(spec, found)
+    treated = _treated(spec, found)
     at = {name: n for n, stage in enumerate(plan) for name in stage.states}
     attentions = {stage.attend: n for n, stage in enumerate(plan) if stage.attend is not None}
     chunks: dict[int, ChunkBuilder] = {}
@@ -203,7 +203,7 @@ def _passes(
     for n, stage in enumerate(plan):
         if stage.attend is None:
             chunks[n] = ChunkBuilder(
-                spec, n, stage, forms, naming, lambda name: chunks[at[name]], attentions
+                spec, n, stage, treated, naming, lambda name: chunks[at[name]], attentions
             )
     for n, stage in reversed(list(enumerate(plan))):
         if stage.attend is None:
@@ -232,7 +232,7 @@ def _no_chunk(spec: Spec, found: tuple[Recurrence, ...]) -> Obstacle | None:
     for recurrence in found:
         if recurrence.obstacle is not None:
             return recurrence.obstacle
-        if recurrence.erases and not _separable(recurrence):
+        if recurrence.erases and not recurrence.separable:
             state = spec.state(recurrence.states[0])
             reason = "an erase beside a write that is no product of rows and columns"
             cure = "with writes that are products x @ y.T of vectors, it has chunks"
@@ -257,30 +257,19 @@ def _unlowered(spec: Spec, exponents: Exponents, attended: Attended) -> Obstacle
     return None
 
 
-def _forms(spec: Spec, found: Iterable[Recurrence]) -> dict[str, Form]:
+def _treated(spec: Spec, found: Sequence[Recurrence]) -> dict[str, Treatment]:
+    """How each state is carried, those aside that have no form."""
     ranges = Ranges(spec)
-    affine = {name: r for r in found if r.canonical or r.coupling for name in r.states}
-    shown = _shown(spec, affine)
-    scans = {r.states[0]: Form(r, (), False) for r in found if r.tropical is not None}
-    return scans | {
-        name: Form(
-            recurrence,
-            tuple(decay_of(factor, ranges) for factor in recurrence.decays),
-            _separable(recurrence)
-            and shown.isdisjoint(recurrence.states)
-            and not recurrence.forgets,
-        )
-        for name, recurrence in affine.items()
-    }
-
-
-def _separable(recurrence: Recurrence) -> bool:
-    """Whether decays and writes are products of a factor per axis; what states that need one
-    another keep must be scalars."""
-    if recurrence.coupling is not None:
-        return recurrence.coupling.scalar and recurrence.coupling.separable
-    factors = [*recurrence.decays, *(f for write in recurrence.writes for f in write.factors)]
-    return all(len(factor.axes) < 2 for factor in factors)
+    affine = ("written", "canonical", "coupled")
+    shown = _shown(spec, {name: r for r in found if r.form in affine for name in r.states})
+    treated: dict[str, Treatment] = {}
+    for r in found:
+        if r.form != "none":
+            decays = tuple(decay_of(factor, ranges) for factor in r.decays)
+            contracts = r.form in ("canonical", "coupled") and r.separable
+            contracted = contracts and shown.isdisjoint(r.states)
+            treated |= dict.fromkeys(r.states, Treatment(r, decays, contracted))
+    return treated
 
 
 def _shown(spec: Spec, affine: dict[str, Recurrence]) -> set[str]:

@@ -165,7 +165,7 @@ class TokenBuilder(Reader):
             recurrence = self.recurrences[name]
             value = (
                 self._affine(name, recurrence)
-                if recurrence.canonical and not recurrence.forgets
+                if recurrence.form == "canonical"
                 else self.lower(self.spec.state(name).update)
             )
             value = self.f.expand(value, self.axes_of(name))

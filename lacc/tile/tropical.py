@@ -12,7 +12,7 @@ update of token t. Ties share it as the ops of the update say.
 from __future__ import annotations
 
 from lacc.spec.model import Expr
-from lacc.tile.carried import Entrywise, Form
+from lacc.tile.carried import Entrywise, Treatment
 from lacc.tile.grad import partials
 from lacc.tile.reads import Reader
 
@@ -20,9 +20,9 @@ from lacc.tile.reads import Reader
 class TropicalScan(Entrywise):
     """A state of its own ⊕, entry by entry."""
 
-    def __init__(self, reader: Reader, form: Form) -> None:
-        super().__init__(reader, form)
-        (self.name,) = form.recurrence.states
+    def __init__(self, reader: Reader, treatment: Treatment) -> None:
+        super().__init__(reader, treatment)
+        (self.name,) = self.recurrence.states
 
     def after(self, name: str) -> int:
         f, state, form = self.f, self.spec.state(self.name), self.recurrence.tropical
