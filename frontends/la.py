@@ -140,22 +140,25 @@ def _too_deep(tree: Tree[Token], span: Span) -> Diagnostic | None:
 
 def _subscripts(statements: list[Statement], broken: set[str]) -> list[Diagnostic]:
     """The names `S_t` that were meant as `S[t]`; what follows from them joins ``broken``."""
-    timed = {n.text for s in statements if isinstance(s, Declare) for n in s.names}
+    declared = {n.text: s.role for s in statements if isinstance(s, Declare) for n in s.names}
+    timed = declared.keys()
     solved = {s.name.text for s in statements if isinstance(s, Recur)}
     defined = {s.name.text: s for s in statements if isinstance(s, Define)}
     found: list[tuple[str, Span]] = []
+    everywhere = list(statements)
     for name, statement in defined.items():
         if name.endswith("_t") and name[:-2] in timed - solved and name not in timed:
             found.append((name, statement.name.span))
             broken.add(name[:-2])
             statements.remove(statement)
-    for node in (node for s in statements for node in _walk(s)):
+    for node in (node for s in everywhere for node in _walk(s)):
         name = str(node.value)
         known = name in timed | defined.keys() | broken
         if node.op == "name" and name.endswith("_t") and name[:-2] in timed and not known:
             found.append((name, node.span))
     broken |= {name for name, _ in found}
-    return [error("LA0118", span, name=name, meant=f"{name[:-2]}[t]") for name, span in found]
+    meant = {f"{x}_t": f"{x}[t]" if role == "state" else x for x, role in declared.items()}
+    return [error("LA0118", span, name=name, meant=meant[name]) for name, span in found]
 
 
 def _walk(statement: Statement) -> Iterator[Node]:

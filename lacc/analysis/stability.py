@@ -120,19 +120,24 @@ def _is_linear(spec: Spec, recurrence: Recurrence) -> bool:
 def stability_warnings(spec: Spec, recurrences: Iterable[Recurrence]) -> list[Diagnostic]:
     """LA0501 for every recurrence that the promises allow to grow."""
     ranges = Ranges(spec)
-    verdicts = ((r, stability(spec, r, ranges)) for r in recurrences)
-    return [
-        warning(
-            "LA0501",
-            spec.state(recurrence.states[0]).update.span,
-            state=" and ".join(name for name in recurrence.states if not is_memory(name)),
-            inputs=_inputs(verdict.witness),
-            factor=f"{verdict.witness.factor:.3g}",
-            help=verdict.help,
+    found = []
+    for recurrence in recurrences:
+        verdict = stability(spec, recurrence, ranges)
+        if verdict.witness is None:
+            continue
+        *others, last = (name for name in recurrence.states if not is_memory(name))
+        found.append(
+            warning(
+                "LA0501",
+                spec.state(recurrence.states[0]).update.span,
+                states=f"states {', '.join(others)} and {last}" if others else f"state {last}",
+                them="them" if others else "it",
+                inputs=_inputs(verdict.witness),
+                factor=f"{verdict.witness.factor:.3g}",
+                help=verdict.help,
+            )
         )
-        for recurrence, verdict in verdicts
-        if verdict.witness is not None
-    ]
+    return found
 
 
 # ---- proofs --------------------------------------------------------------------------------------

@@ -221,10 +221,16 @@ class Declarations:
 
     def shape(self, type: Type) -> Shape | None:
         """The shape that a declaration's type says; None (and a fault) where it says none."""
-        sizes = [self.size(axis) for axis in type.axes]
-        if len(sizes) > 2:
-            self.fault("LA0314", type.span, rank=len(sizes))
+        if len(type.axes) > 2:
+            outer = {"B", "T", "H"} - self.dims.keys()
+            own = [axis for axis in type.axes if axis.value not in outer]
+            hint = "use a vector or a matrix; `vec` and dims such as [M * K] hold more"
+            if len(own) < len(type.axes):
+                kept = ", ".join(axis.span.text for axis in own)
+                hint = f"each token and head has one: write {f'[{kept}]' if own else 'scalar'}"
+            self.fault("LA0314", type.span, rank=len(type.axes), hint=hint)
             return None
+        sizes = [self.size(axis) for axis in type.axes]
         for size, axis in zip(sizes, type.axes):
             if size is not None and self._evaluate(size, axis.span) is None:
                 return None

@@ -113,7 +113,8 @@ def _word(char: str) -> str:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """As `suggest`, and the name whose ASCII spelling is ``name``: ``did you mean `β`?``."""
+    """As `suggest`, and the name that is spelled alike in ASCII: `β` for ``beta``, and back."""
     known = list(known)
-    spelled = [other for other in known if ascii_spelling(other).rstrip("_") == name]
+    plain = ascii_spelling(name).rstrip("_")
+    spelled = [other for other in known if ascii_spelling(other).rstrip("_") == plain]
     return f"did you mean `{spelled[0]}`?" if spelled else suggest(name, known)
