@@ -25,7 +25,7 @@ SEVERAL = ("meet", "meet_pull", "decayed_pull")  # ops with three results
 KERNELS, LAYOUT = "lacc.tile.kernels", "lacc.tile.layout"
 DENSE, TRIANGULAR, SCANS = "lacc.tile.dense", "lacc.tile.triangular", "lacc.tile.scans"
 TILES = (KERNELS, TRIANGULAR, LAYOUT, DENSE, SCANS)
-ATTENTION, ATTENDING = "lacc.tile.attention", "lacc.runtime.attending"
+ATTENTION, ATTENDING = "lacc.tile.attention_kernels", "lacc.runtime.attending"
 SCALARS, SAMPLERS = "lacc.ir.scalars", "lacc.library.samplers"
 MODULES = (
     *(CONTRACT, SEGMENTS, BLOCKS, EXPONENTS, PLAN),

@@ -25,7 +25,7 @@ from lacc.backends.numpy_lines import (
 from lacc.backends.numpy_text import ELEMENTWISE
 from lacc.backends.text import ATOM, Text
 from lacc.spec.model import Spec
-from lacc.tile.derive import Pair, Pass
+from lacc.tile.derive import ChunkPass, Pair
 from lacc.tile.program import Program, numbers
 from lacc.tile.rewrite import for_chunks
 from lacc.tile.split import FIXED, phases
@@ -37,7 +37,7 @@ class PassText:
     def __init__(
         self,
         spec: Spec,
-        stage: Pass | Pair,
+        stage: ChunkPass | Pair,
         number: str,
         *,
         reverse: bool = False,

@@ -39,7 +39,7 @@ from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.spec.model import Spec
 from lacc.spec.shapes import ONE, Size
-from lacc.tile.attended import Attention, Rows
+from lacc.tile.attention_pass import AttentionPass, TokenRows
 from lacc.tile.derive import Derived
 from lacc.tile.program import Program
 
@@ -55,7 +55,7 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
     functions: list[Function] = []
     passes = []
     for n, stage in enumerate(derived.passes):
-        if isinstance(stage, Attention):
+        if isinstance(stage, AttentionPass):
             passes.append(attention_entry(stage))
             continue
         emitted = PassText(spec, stage, str(n), reverse=stage.stage.direction == "backward")
@@ -76,7 +76,7 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
         functions.append(
             _plain(spec, derived.promises, "promised(x, fixed, C, dims, dtype)", PROMISED)
         )
-    attends = any(isinstance(p, Attention) for p in derived.passes)
+    attends = any(isinstance(p, AttentionPass) for p in derived.passes)
     body = "\n".join(line for f in functions for line in (f.head, *f.lines))
     template = environment().get_template("numpy.py.j2")
     return template.render(
@@ -98,7 +98,7 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
         kept=[rows_text(rows) for rows in derived.kept],
         outputs={o.ascii: _shape(o.shape) for o in spec.outputs},
         states={s.ascii: _shape(s.shape) for s in spec.states},
-        pasts=derived.pasts,
+        pasts=derived.chains,
         exponents=derived.exponents,
         units=_units(derived),
         counts=derived.counts,
@@ -119,13 +119,13 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
     )
 
 
-def rows_text(rows: Rows) -> str:
+def rows_text(rows: TokenRows) -> str:
     """The entry of values that a state keeps."""
     past = rows.past
     return f'Rows("{rows.source}", "{past.name}", {past.length}, {_quoted(past.state)})'
 
 
-def attention_entry(p: Attention) -> dict[str, object]:
+def attention_entry(p: AttentionPass) -> dict[str, object]:
     """What the table of passes says of an attention."""
     return {
         "query": _quoted(p.query),

@@ -16,7 +16,7 @@ from lacc.backends.triton_kernel import DEVICE, RESERVED, Kernel, Launch, host_s
 from lacc.backends.triton_text import obstacle
 from lacc.spec.model import Arg, Output, Spec, State
 from lacc.spec.shapes import Shape, Size
-from lacc.tile.attended import Attention
+from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 from lacc.tile.pad import fill_padding
 from lacc.tile.program import Program
@@ -32,7 +32,7 @@ def lacks(spec: Spec, derived: Derived) -> str:
     if len(derived.passes) != 1:
         return f"it takes {len(derived.passes)} passes over time, and one is lowered so far"
     (only,) = derived.passes
-    if isinstance(only, Attention):
+    if isinstance(only, AttentionPass):
         return "it attends to tokens, which is not lowered yet"
     if only.stage.direction == "backward":
         return "it runs backward in time, which is not lowered yet"
@@ -43,7 +43,7 @@ def lacks(spec: Spec, derived: Derived) -> str:
             return f"{arg.ascii} is a table by position, which is not lowered yet"
     if derived.counts:
         return "it counts tokens, which is not lowered yet"
-    back = [*derived.delays, *(field.removesuffix("_past") for field in derived.pasts)]
+    back = [*derived.delays, *(field.removesuffix("_past") for field in derived.chains)]
     if back:
         return f"it reads {back[0]} with a delay, which is not lowered yet"
     if derived.initial is not None:
@@ -66,7 +66,7 @@ def public_name(spec: Spec) -> str:
 def to_triton(spec: Spec, derived: Derived, chunk: int | None = None) -> str:
     """The text of the module with ``NAME(...)``; `lacks` must have nothing to say."""
     (only,) = derived.passes
-    assert not isinstance(only, Attention)
+    assert not isinstance(only, AttentionPass)
     program = fill_padding(only.forward)
     launch = plan(program, chunk)
     kernel = Kernel(spec, program, launch)

@@ -97,11 +97,11 @@ def class_of(recurrence: Recurrence) -> str:
 
 def of_programs(derived: Derived) -> str:
     """The tile programs of every pass, forward and backward, and of one token."""
-    from lacc.tile.attended import Attention
+    from lacc.tile.attention_pass import AttentionPass
 
     parts = []
     for n, stage in enumerate(derived.passes):
-        if isinstance(stage, Attention):
+        if isinstance(stage, AttentionPass):
             parts.append(f"# pass {n}, all tokens at once\n{stage}")
             continue
         where = f"pass {n}, {stage.stage.direction}"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from lacc.diagnostics import LaccError
 from lacc.driver import analyse, compile, load
-from lacc.tile.attended import Attention
-from lacc.tile.attention import Sight, attend, attend_pull
+from lacc.tile.attention_kernels import Sight, attend, attend_pull
+from lacc.tile.attention_pass import AttentionPass
 from lacc.verify.checks import CHECKS
 from lacc.verify.harness import verify
 
@@ -208,7 +208,7 @@ def test_specs_that_run_token_by_token(text: str) -> None:
 def test_what_is_there_is_not_stored_again() -> None:
     text = HEAD + "output o : [V]\no = attend(q, k, v) + attend(q, k, attend(q, k, v), window=2)"
     passes = analyse(load(text, {})).passes
-    assert [isinstance(p, Attention) for p in passes] == [True, True, False]
+    assert [isinstance(p, AttentionPass) for p in passes] == [True, True, False]
     assert [str(p) for p in passes[:2]] == [
         "0.0 = attend(q, k, v)",
         "1.0 = attend(q, k, 0.0, window=2)",

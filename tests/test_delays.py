@@ -132,16 +132,16 @@ def test_a_long_delay_of_an_input_takes_no_memories() -> None:
 
 
 def test_a_chain_of_memories_makes_one_field() -> None:
-    plain, pasts, _ = one_token_memories(load(CAUSAL["a value of three tokens ago"], {}))
+    plain, chains, _ = one_token_memories(load(CAUSAL["a value of three tokens ago"], {}))
     assert [s.name for s in plain.states] == ["u", "u@2", "u@3"]
-    assert pasts == {"u_past": ("u@3", "u@2", "u")}
+    assert chains == {"u_past": ("u@3", "u@2", "u")}
 
 
 def test_a_value_that_nothing_reads_back_is_no_state() -> None:
     text = HEAD + MATRIX + "state u : [K]\nu[t] = tanh(k)\nS[t] = S[t-1] + u[t] @ v.T\n"
-    plain, pasts, _ = one_token_memories(load(text + "o = S[t].T @ u[t]", {}))
+    plain, chains, _ = one_token_memories(load(text + "o = S[t].T @ u[t]", {}))
     assert [s.name for s in plain.states] == ["S"]
-    assert pasts == {}
+    assert chains == {}
 
 
 def test_the_field_holds_the_values_most_recent_last() -> None:

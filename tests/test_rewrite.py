@@ -15,7 +15,7 @@ from programs import DIMS, SIZES, arrays, gradient, programs
 from lacc import driver
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Size
-from lacc.tile.derive import Pass
+from lacc.tile.derive import ChunkPass
 from lacc.tile.interp import interpret
 from lacc.tile.pad import fill_padding
 from lacc.tile.program import Inst, Program, Tiles, verify
@@ -28,7 +28,7 @@ from lacc.tile.rewrite import (
     orient,
     solve_by_inverse,
 )
-from lacc.tile.scales import move_scales
+from lacc.tile.row_factors import move_factors
 
 Rewrite = Callable[[Program, str], Program]
 REWRITES: dict[str, Rewrite] = {
@@ -36,7 +36,7 @@ REWRITES: dict[str, Rewrite] = {
     "free_carry_of_solves": free_carry_of_solves,
     "meet_once": meet_once,
     "solve_by_inverse": lambda program, carried: solve_by_inverse(program),
-    "move_scales": lambda program, carried: move_scales(program),
+    "move_factors": lambda program, carried: move_factors(program),
     "contract_sums": lambda program, carried: contract_sums(program),
     "orient": lambda program, carried: orient(program),
     "for_chunks": for_chunks,
@@ -148,7 +148,7 @@ def small(spec: Spec) -> dict[str, int]:
 def test_programs_of_examples_mean_the_same(path: Any) -> None:
     derived = driver.analyse(driver.load(path))
     dims = small(derived.spec)
-    for stage in (p for p in derived.passes if isinstance(p, Pass)):
+    for stage in (p for p in derived.passes if isinstance(p, ChunkPass)):
         for program, carried in ((stage.forward, "state"), (stage.backward, "dstate")):
             for rewrite in REWRITES.values():
                 same(program, rewrite(program, carried), 5, 0, dims)
@@ -160,7 +160,7 @@ def test_padding_reaches_no_result(path: Any) -> None:
     in programs of ops that padded tiles have."""
     derived = driver.analyse(driver.load(path))
     true = small(derived.spec)
-    for stage in (p for p in derived.passes if isinstance(p, Pass)):
+    for stage in (p for p in derived.passes if isinstance(p, ChunkPass)):
         for program in (stage.forward, stage.backward):
             if not {inst.op for inst in program.body} & UNPADDED:
                 check_padding(program, drawn(program, 5, true), true)

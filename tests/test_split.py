@@ -13,7 +13,7 @@ from conftest import EXAMPLES, ROOT
 
 from lacc import driver
 from lacc.spec.format import unparse
-from lacc.tile.derive import Derived, Pass
+from lacc.tile.derive import ChunkPass, Derived
 from lacc.tile.program import Inst, Program
 from lacc.tile.rewrite import free_carry_of_solves
 from lacc.tile.split import FIXED, VARYING, phases
@@ -247,7 +247,7 @@ def test_a_wrong_mask_shift_suffix_or_sign_is_noticed(name: str, least: int) -> 
 def programs_of(text: Any) -> list[tuple[Program, str]]:
     derived = driver.analyse(driver.load(text))
     found = []
-    for stage in (p for p in derived.passes if isinstance(p, Pass)):
+    for stage in (p for p in derived.passes if isinstance(p, ChunkPass)):
         found += [(stage.forward, "state"), (stage.backward, "dstate")]
     return found
 

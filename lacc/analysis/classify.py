@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from lacc.analysis.affine import Affine, NotAffine, Product, two_sided
 from lacc.analysis.coupled import coupled_step
-from lacc.analysis.decays import factors_of, sum_of
+from lacc.analysis.kept_terms import factors_of, sum_of
 from lacc.analysis.offending import free_of_states, linear, rid, term_around
 from lacc.analysis.transition import Factor, LowRank, Obstacle, Recurrence, Write
 from lacc.analysis.tropical import tropical_step

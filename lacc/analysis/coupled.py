@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lacc.analysis.affine import Affine, NotAffine, Product, two_sided
-from lacc.analysis.decays import factors_of, sum_of
+from lacc.analysis.kept_terms import factors_of, sum_of
 from lacc.analysis.transition import Added, Coupling, Factor, Obstacle, Recurrence
 from lacc.ir.build import Builder
 from lacc.spec.model import Expr, State

@@ -25,7 +25,7 @@ from lacc.analysis.ranges import Ranges
 from lacc.analysis.scaled import Interning, Scaled, Scaling
 from lacc.analysis.transition import Axes, Factor, Recurrence
 from lacc.ir.graph import components
-from lacc.ir.memories import Attended
+from lacc.ir.memories import AttendPasts
 from lacc.spec.model import Expr, Spec, State
 from lacc.spec.names import exponent
 from lacc.spec.shapes import ONE
@@ -40,7 +40,7 @@ Exponents = dict[str, tuple[str, Axes]]
 ASCII names."""
 
 
-def stabilized(spec: Spec, attended: Attended) -> tuple[Spec, Exponents, Attended]:
+def stabilized(spec: Spec, attended: AttendPasts) -> tuple[Spec, Exponents, AttendPasts]:
     """``spec`` with the `(stabilized)` states that are decays and writes scaled, and its
     attentions; others stay as they are."""
     if not any(state.stabilized for state in spec.states):

@@ -23,7 +23,7 @@ _MIRROR = {"max": "min", "min": "max"}
 _WITH_ZERO = {"relu": "max", "softplus": "logaddexp"}
 _IDENTITY = {"max": -math.inf, "min": math.inf, "logaddexp": -math.inf}
 
-Form = tuple[Expr | None, Expr | None]
+Parts = tuple[Expr | None, Expr | None]
 """What is added to the state, and what it meets; None for the identity of ⊕."""
 
 Join = Callable[[Expr | None, Expr | None], Expr | None]
@@ -66,7 +66,7 @@ class _Forms:
             own = node.op == "state" and node.reference[0] == state.name
             self._holds[node] = own or any(self._holds[arg] for arg in node.args)
 
-    def of(self, e: Expr, minus: bool) -> Form:
+    def of(self, e: Expr, minus: bool) -> Parts:
         """The form of ``e``, of its negative with ``minus``."""
         build = self._build
         if not self._holds.get(e, False):
@@ -93,14 +93,14 @@ class _Forms:
                 return self._both(choose, self.of(a, minus), self.of(b, minus))
         raise _NotTropical
 
-    def _shifted(self, form: Form, by: Expr) -> Form:
+    def _shifted(self, form: Parts, by: Expr) -> Parts:
         f, i = (None if part is None else self._sum(part, by) for part in form)
         return f, i
 
     def _sum(self, a: Expr, b: Expr) -> Expr:
         return b if a.op == "const" and a.value == 0 and not a.shape else self._build.add(a, b)
 
-    def _joined(self, op: str, minus: bool, a: Expr, b: Expr) -> Form:
+    def _joined(self, op: str, minus: bool, a: Expr, b: Expr) -> Parts:
         """The form of ``op(a, b)``."""
         if minus and op not in _MIRROR:
             raise _NotTropical
@@ -110,7 +110,7 @@ class _Forms:
         self.op = op
         return self._both(self._op, self.of(a, minus), self.of(b, minus))
 
-    def _both(self, join: Join, a: Form, b: Form) -> Form:
+    def _both(self, join: Join, a: Parts, b: Parts) -> Parts:
         return join(a[0], b[0]), join(a[1], b[1])
 
     def _op(self, a: Expr | None, b: Expr | None) -> Expr | None:

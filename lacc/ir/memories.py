@@ -1,6 +1,6 @@
 """A spec in, the same spec out with memories of one token only, and which of them make a field.
 
-    plain, pasts, attended = one_token_memories(spec)
+    plain, chains, attended = one_token_memories(spec)
 
 A value (a state that reads no token of itself) stands for its right side wherever it is read at its
 own token. What is read further back is a chain of states, each of which holds what the one before
@@ -23,15 +23,15 @@ from lacc.ir.reach import Past, key_of, pasts
 from lacc.spec.model import Arg, Definition, Expr, Interner, Spec, State
 from lacc.spec.names import memory
 
-Pasts = dict[str, tuple[str, ...]]
+Chains = dict[str, tuple[str, ...]]
 """The memories, the oldest first, that make the field NAME_past; all by ASCII names."""
 
 
-Attended = dict[Expr, tuple[Past, Past]]
+AttendPasts = dict[Expr, tuple[Past, Past]]
 """What is kept of the keys and of the values of each `attend`."""
 
 
-def one_token_memories(spec: Spec) -> tuple[Spec, Pasts, Attended]:
+def one_token_memories(spec: Spec) -> tuple[Spec, Chains, AttendPasts]:
     """``spec`` in the terms of states that are read at t, t-1, t+1 or T, the fields of what is none
     of its own, and what its attentions keep."""
     kept = pasts(spec)
@@ -44,7 +44,7 @@ def one_token_memories(spec: Spec) -> tuple[Spec, Pasts, Attended]:
     if not rewriting.values and not rewriting.reach:
         return spec, {}, attended
     plain = rewriting.spec()
-    return plain, rewriting.pasts(), {rewriting(n): both for n, both in attended.items()}
+    return plain, rewriting.chains(), {rewriting(n): both for n, both in attended.items()}
 
 
 class _Rewriting:
@@ -111,7 +111,7 @@ class _Rewriting:
             outputs=tuple(outputs),
         )
 
-    def pasts(self) -> Pasts:
+    def chains(self) -> Chains:
         """The memories of each field, the oldest first."""
         return {
             f"{self._owners[name].ascii}_past": tuple(

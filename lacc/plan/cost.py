@@ -14,8 +14,8 @@ from math import prod
 
 from lacc.ir.ops import OPS
 from lacc.spec.shapes import ONE, Size
-from lacc.tile.attended import Attention
-from lacc.tile.derive import Derived, Pass
+from lacc.tile.attention_pass import AttentionPass
+from lacc.tile.derive import ChunkPass, Derived
 from lacc.tile.ops import TILE_OPS
 from lacc.tile.program import PAST, TIME, Inst, Program, numbers
 from lacc.tile.rewrite import for_chunks
@@ -175,7 +175,7 @@ def _of_instruction(program: Program, inst: Inst) -> Work:
 def lowered(derived: Derived, back: bool = False) -> list[Program]:
     """The programs of all passes, forward or ``back``, as they run."""
     carried = "dstate" if back else "state"
-    passes = [p for p in derived.passes if isinstance(p, Pass)]
+    passes = [p for p in derived.passes if isinstance(p, ChunkPass)]
     programs = [p.backward if back else p.forward for p in passes]
     return [for_chunks(p, carried) for p in programs]
 
@@ -184,12 +184,12 @@ def attended(derived: Derived, back: bool = False) -> Work:
     """The counts of all attentions for the queries of one chunk, or of their gradients."""
     found = Work()
     for p in derived.passes:
-        if isinstance(p, Attention):
+        if isinstance(p, AttentionPass):
             found = found + attention(p, back)
     return found
 
 
-def attention(p: Attention, back: bool = False) -> Work:
+def attention(p: AttentionPass, back: bool = False) -> Work:
     """The queries of a chunk see one another, and the tokens before that are in sight."""
     seen = PAST + _scaled(TOKENS, 0.5) if p.window is None else TOKENS + Size.of(p.window - 1)
     pairs = TOKENS * seen
@@ -233,7 +233,7 @@ def held(derived: Derived) -> Size:
     """Entries that a chunk works on at a time: its inputs, as much twice over, a tile of pairs, and
     states and matrices of each of its tokens that are scanned or solved."""
     wide, pairs, matrices = ZERO, ZERO, ZERO
-    if any(isinstance(p, Attention) for p in derived.passes):
+    if any(isinstance(p, AttentionPass) for p in derived.passes):
         pairs = TOKENS * TOKENS
     for program in lowered(derived):
         for kind in ("input", "stored"):
@@ -253,7 +253,7 @@ def kept(derived: Derived) -> Size:
     out anew for products each way."""
     found = ZERO
     for stage in derived.passes:
-        if isinstance(stage, Attention):
+        if isinstance(stage, AttentionPass):
             continue
         for n in stage.forward.loads("state").values():
             found = found + extent(stage.forward, stage.forward.body[n].axes)

@@ -9,7 +9,7 @@ from lacc.plan import cost
 from lacc.plan.cost import lowered
 from lacc.plan.machine import Machine
 from lacc.plan.plan import Plan, sizes
-from lacc.tile.attended import Attention
+from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 from lacc.tile.program import Program
 
@@ -104,7 +104,7 @@ def _of_attention(derived: Derived, plan: Plan, dims: Mapping[str, int]) -> Iter
     """The flops of each attention, which no order of products makes fewer."""
     C = plan.choose(LONG, HEADS, dims)[1]
     for p in derived.passes:
-        if isinstance(p, Attention):
+        if isinstance(p, AttentionPass):
             work = cost.attention(p).products
             flops = cost.evaluate(work, sizes(C, dims, LONG / 2)) / C
             sight = f"{p.window} tokens" if p.window is not None else f"all T = {LONG} so far"
@@ -156,7 +156,7 @@ def order_of(derived: Derived, mode: str) -> str:
     """How products associate: of pairs of tokens first where all of them make one chunk."""
     pairs = any("s" in inst.axes for program in lowered(derived) for inst in program.body)
     products = any(inst.op == "contract" for p in lowered(derived) for inst in p.body)
-    if not products and any(isinstance(p, Attention) for p in derived.passes):
+    if not products and any(isinstance(p, AttentionPass) for p in derived.passes):
         return "(Q Kᵀ) V"
     return "(Q Kᵀ) V" if mode == "parallel" and pairs else "Q (Kᵀ V)" if products else ""
 
@@ -187,7 +187,7 @@ def _candidates(
 def _of_phases(derived: Derived, C: int, T: int, dims: Mapping[str, int]) -> Table:
     works = [cost.work(program, "state") for program in lowered(derived)]
     found = {phase: cost.total(w[phase] for w in works) for phase in ("local", "carry", "output")}
-    if any(isinstance(p, Attention) for p in derived.passes):
+    if any(isinstance(p, AttentionPass) for p in derived.passes):
         found["attend"] = cost.attended(derived)
     rows = []
     for phase, work in found.items():

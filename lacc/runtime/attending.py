@@ -1,7 +1,7 @@
 """A call of the core in, what its tokens attend to out: the passes that take all tokens at once.
 
 This module stands alone (NumPy only): its text is also pasted into the emitted files of what
-attends, behind `blocks.py` and the kernels of `lacc.tile.attention`.
+attends, behind `blocks.py` and the kernels of `lacc.tile.attention_kernels`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lacc.runtime.blocks import Array, Arrays, Call, Rows
-from lacc.tile.attention import Sight, attend, attend_pull
+from lacc.tile.attention_kernels import Sight, attend, attend_pull
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import numpy as np
 
 from lacc.ir.apply import fold
 from lacc.ir.reach import Key, key_of
-from lacc.runtime.attention import View
 from lacc.runtime.contract import Arrays, Run
+from lacc.runtime.oracle_attention import View
 from lacc.runtime.schedule import Loop, Schedule, Step
 from lacc.runtime.track import Carry, Track
 from lacc.spec.model import Arg, Expr

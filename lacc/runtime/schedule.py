@@ -13,8 +13,8 @@ from typing import Any
 from lacc.ir.apply import Apply
 from lacc.ir.graph import components, expressions, nodes
 from lacc.ir.reach import Key, key_of, reaches
-from lacc.runtime.memory import Field, fields
 from lacc.runtime.products import Products
+from lacc.runtime.state_fields import Field, fields
 from lacc.spec.model import Expr, Spec
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lacc.ir.graph import expressions, nodes, waits_for_the_end
 from lacc.runtime.contract import Signature, Value
-from lacc.runtime.memory import axes, fields
+from lacc.runtime.state_fields import axes, fields
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Size
 

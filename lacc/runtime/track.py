@@ -13,8 +13,8 @@ import numpy as np
 
 from lacc.ir.reach import Key, Reach
 from lacc.runtime.contract import Arrays, Run
-from lacc.runtime.memory import Field
 from lacc.runtime.schedule import Schedule
+from lacc.runtime.state_fields import Field
 
 Array = Any
 

@@ -30,7 +30,7 @@ from lacc.tile.reads import Reader
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class AddedTerm:
     """What a token adds: the product of tiles, by the axes they are on, and a scalar for each
     state (None: nothing to that one)."""
 
@@ -107,7 +107,7 @@ class Coupled(Carried):
     def _entry(self, products: int, j: int, i: int) -> int:
         return self.f.entry(self.f.entry(products, self.row, j), self.at_start, i)
 
-    def _mixed(self, products: int, j: int, term: Term) -> int | None:
+    def _mixed(self, products: int, j: int, term: AddedTerm) -> int | None:
         """(P c)_j, with c where P's columns are; None where it is 0."""
         pairs = "s" in self.f.axes(products)
         found = []
@@ -157,13 +157,15 @@ class Coupled(Carried):
         assert total is not None
         return total
 
-    def _from_term(self, j: int, axis: int, query: int, term: Term, strict: bool) -> int | None:
+    def _from_term(
+        self, j: int, axis: int, query: int, term: AddedTerm, strict: bool
+    ) -> int | None:
         pairs = self._pairs(j, axis, query, term, strict)
         if pairs is None:
             return None
         return self.summed(pairs, None if len(self.own) == 1 else self._on(term, 1 - axis))
 
-    def _pairs(self, j: int, axis: int, query: int, term: Term, strict: bool) -> int | None:
+    def _pairs(self, j: int, axis: int, query: int, term: AddedTerm, strict: bool) -> int | None:
         """[t, s]: what query reads of x at s, in state j; None where that is 0."""
         f, weights = self.f, self._mixed(self._between, j, term)
         if weights is None:
@@ -172,23 +174,23 @@ class Coupled(Carried):
         column = f.rename(self._on(term, axis), {"t": "s"})
         return f.mul(f.contract(query, column, (self.own[axis],)), weights)
 
-    def _on(self, term: Term, axis: int) -> int:
+    def _on(self, term: AddedTerm, axis: int) -> int:
         return term.tiles.get((axis,), self.f.expand(self.f.const(1.0), ("t", self.own[axis])))
 
     # ---- what tokens add
     # ----------------------------------------------------------------------------------------------
 
-    def _plain(self, added: Added) -> Term:
+    def _plain(self, added: Added) -> AddedTerm:
         """A term without its read."""
         tiles = {}
         for factor in added.factors:
             axes = tuple(self.own[a] for a in factor.axes)
             tiles[factor.axes] = self.f.expand(self.lower.on(factor.expr, axes), ("t", *axes))
         scales = (None if e is None else self.lower(e) for e in added.scales)
-        return Term(tiles, tuple(scales))
+        return AddedTerm(tiles, tuple(scales))
 
     @cached_property
-    def _terms(self) -> list[Term]:
+    def _terms(self) -> list[AddedTerm]:
         """Everything that is added, reads solved."""
         f, coupling, axis = self.f, self.coupling, self.coupling.axis
         partners = {a: coupling.partner(a) for a in coupling.added if a.read is not None}
@@ -240,7 +242,7 @@ class Coupled(Carried):
                 tiles[1 - axis,] = read[a.read]
             else:
                 tiles[axis,] = f.mul(tiles[axis,], read[a.read])
-            free.append(Term(tiles, term.scales))
+            free.append(AddedTerm(tiles, term.scales))
         return free
 
     # ---- entry by entry

@@ -6,7 +6,7 @@ that does not.
     chunk form)
     derived.spec        what is compiled: the spec with memories of one token only, and
                         `(stabilized)` states scaled
-    derived.pasts       the memories that make each field of delayed values
+    derived.chains      the memories that make each field of delayed values
     derived.exponents   the state that holds the exponent of each scaled one, and its axes
     derived.token       the program of one token (None where the spec is not causal)
     derived.modes       mode -> None, or the `Obstacle` that prevents it
@@ -32,10 +32,10 @@ from lacc.analysis.stabilize import Exponents, stabilized
 from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
 from lacc.ir.graph import counts_tokens, expressions, nodes, waits_for_the_end
-from lacc.ir.memories import Attended, Pasts, one_token_memories
+from lacc.ir.memories import AttendPasts, Chains, one_token_memories
 from lacc.ir.reach import pasts
 from lacc.spec.model import COMPARISONS, Expr, Spec
-from lacc.tile.attended import Attention, AttentionBuilder, Rows
+from lacc.tile.attention_pass import AttentionBuilder, AttentionPass, TokenRows
 from lacc.tile.carried import Treatment
 from lacc.tile.chunk import ChunkBuilder
 from lacc.tile.grad import differentiate
@@ -48,7 +48,7 @@ DIFFERENTIATED = ("input", "param", "state", "stored", "last")
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class ChunkPass:
     """One pass over time, chunk by chunk: forward gives outputs, "state:S" and "stored:x"; backward
     gives "KIND:name" for every load of `DIFFERENTIATED` kinds, from ("cotangent", output or stored)
     and ("dstate", S)."""
@@ -72,16 +72,16 @@ class Derived:
 
     spec: Spec
     recurrences: tuple[Recurrence, ...]
-    passes: tuple[Pass | Attention, ...]
+    passes: tuple[ChunkPass | AttentionPass, ...]
     token: Pair | None
     modes: dict[str, Obstacle | None]
     initial: Pair | None
     promises: Program | None
     promised: tuple[tuple[str, str, str], ...]
     delays: dict[str, int]
-    pasts: Pasts
+    chains: Chains
     exponents: Exponents
-    kept: tuple[Rows, ...]
+    kept: tuple[TokenRows, ...]
     counts: bool
     longest: int | None
 
@@ -174,15 +174,17 @@ def _delays(spec: Spec) -> dict[str, int]:
     return reach
 
 
-def _kept(spec: Spec, attended: Attended, passes: tuple[Pass | Attention, ...]) -> tuple[Rows, ...]:
+def _kept(
+    spec: Spec, attended: AttendPasts, passes: tuple[ChunkPass | AttentionPass, ...]
+) -> tuple[TokenRows, ...]:
     """What the fields of past values are made of, each field once: inputs that are read with a
     delay, and what is attended to."""
     kept = pasts(spec)
     given = [a for a in spec.args if a.role == "input" and a.default is None]
-    every = [Rows(a.ascii, kept[a.name], a.shape) for a in given]
+    every = [TokenRows(a.ascii, kept[a.name], a.shape) for a in given]
     for node, both in attended.items():
-        every += [Rows("", past, arg.shape) for past, arg in zip(both, node.args[1:3])]
-    every += [rows for p in passes if isinstance(p, Attention) for rows in (p.keys, p.values)]
+        every += [TokenRows("", past, arg.shape) for past, arg in zip(both, node.args[1:3])]
+    every += [rows for p in passes if isinstance(p, AttentionPass) for rows in (p.keys, p.values)]
     sources = {rows.past.name: rows for rows in every if rows.source}
     found = {rows.past.name: sources.get(rows.past.name, rows) for rows in every}
     return tuple(rows for rows in found.values() if rows.past.length != 0)
@@ -193,13 +195,13 @@ def _passes(
     found: tuple[Recurrence, ...],
     plan: tuple[Stage, ...],
     naming: Naming,
-    attended: Attended,
-) -> tuple[Pass | Attention, ...]:
+    attended: AttendPasts,
+) -> tuple[ChunkPass | AttentionPass, ...]:
     treated = _treated(spec, found)
     at = {name: n for n, stage in enumerate(plan) for name in stage.states}
     attentions = {stage.attend: n for n, stage in enumerate(plan) if stage.attend is not None}
     chunks: dict[int, ChunkBuilder] = {}
-    built: dict[int, Attention] = {}
+    built: dict[int, AttentionPass] = {}
     for n, stage in enumerate(plan):
         if stage.attend is None:
             chunks[n] = ChunkBuilder(
@@ -212,7 +214,7 @@ def _passes(
             home, both = chunks.get(stage.home), attended[stage.attend]
             built[n] = AttentionBuilder(spec, n, stage, naming, home, attentions, both).build()
     return tuple(
-        built[n] if n in built else Pass(stage, *_both(chunks[n].program()))
+        built[n] if n in built else ChunkPass(stage, *_both(chunks[n].program()))
         for n, stage in enumerate(plan)
     )
 
@@ -240,7 +242,7 @@ def _no_chunk(spec: Spec, found: tuple[Recurrence, ...]) -> Obstacle | None:
     return None
 
 
-def _unlowered(spec: Spec, exponents: Exponents, attended: Attended) -> Obstacle | None:
+def _unlowered(spec: Spec, exponents: Exponents, attended: AttendPasts) -> Obstacle | None:
     """What no tile program computes yet."""
     for node, both in attended.items():
         for past in both:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from lacc.ir.ops import OPS
 from lacc.tile.program import Axes, Program, Tiles
 from lacc.tile.rebuild import rebuild
-from lacc.tile.scales import move_scales
+from lacc.tile.row_factors import move_factors
 from lacc.tile.split import phases, reaches
 
 ELEMENTWISE = frozenset(n for n, op in OPS.items() if op.entrywise)
@@ -230,4 +230,4 @@ def for_chunks(program: Program, carried: str) -> Program:
     """The program as a target runs it chunk by chunk: all rewrites, in the order they need."""
     program = rows_first(free_carry_of_scans(plain(program), carried), carried)
     program = solve_by_inverse(free_carry_of_solves(program, carried))
-    return orient(move_scales(contract_sums(meet_once(program, carried))))
+    return orient(move_factors(contract_sums(meet_once(program, carried))))

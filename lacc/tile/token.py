@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from math import inf
 
 from lacc.analysis.transition import Recurrence
+from lacc.ir.memories import AttendPasts
 from lacc.ir.reach import Past
 from lacc.spec.model import Expr, Spec
 from lacc.spec.shapes import ONE, Size
@@ -38,7 +39,7 @@ class TokenBuilder(Reader):
         spec: Spec,
         recurrences: Mapping[str, Recurrence],
         naming: Naming,
-        pasts: Mapping[Expr, tuple[Past, Past]],
+        pasts: AttendPasts,
     ) -> None:
         super().__init__(spec, naming, rows=False)
         self.recurrences = recurrences

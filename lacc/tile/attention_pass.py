@@ -15,7 +15,7 @@ from lacc.tile.lower import Naming
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TokenRows:
     """Values at all tokens: ``source`` is an input or stored ("": neither, where there is no chunk
     form), ``past`` what came before the call, ``shape`` that of one value."""
 
@@ -25,14 +25,14 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionPass:
     """A pass that stores as ``output`` what each token's ``query`` attends to, among the last
     ``window`` tokens (None: all so far); ``sink`` names one more logit."""
 
     stage: Stage
     query: str
-    keys: Rows
-    values: Rows
+    keys: TokenRows
+    values: TokenRows
     sink: str | None
     output: str
     window: int | None
@@ -45,7 +45,7 @@ class Attention:
 
 
 class AttentionBuilder:
-    """Builds stage ``number``; ``attended`` numbers those of all attentions, ``home`` gives the
+    """Builds stage ``number``; ``attentions`` numbers those of all attentions, ``home`` gives the
     arguments, ``pasts`` are those of keys and values."""
 
     def __init__(
@@ -55,22 +55,22 @@ class AttentionBuilder:
         stage: Stage,
         naming: Naming,
         home: ChunkBuilder | None,
-        attended: Mapping[Expr, int],
+        attentions: Mapping[Expr, int],
         pasts: tuple[Past, Past],
     ) -> None:
         self.spec, self.number, self.stage, self.naming = spec, number, stage, naming
-        self.home, self.attended, self.pasts = home, attended, pasts
+        self.home, self.attentions, self.pasts = home, attentions, pasts
 
-    def build(self) -> Attention:
+    def build(self) -> AttentionPass:
         """The pass; what it takes and is not there is stored by its home."""
         node = self.stage.attend
         assert node is not None
         query, keys, values, *sink = (self._named(arg) for arg in node.args)
-        return Attention(
+        return AttentionPass(
             self.stage,
             query,
-            Rows(keys, self.pasts[0], node.args[1].shape),
-            Rows(values, self.pasts[1], node.args[2].shape),
+            TokenRows(keys, self.pasts[0], node.args[1].shape),
+            TokenRows(values, self.pasts[1], node.args[2].shape),
             sink[0] if sink else None,
             attended_name(self.number),
             node.value,
@@ -78,7 +78,7 @@ class AttentionBuilder:
 
     def _named(self, arg: Expr) -> str:
         if arg.op == "attend":
-            return attended_name(self.attended[arg])
+            return attended_name(self.attentions[arg])
         if at_hand(self.spec, arg):
             return self.spec.arg(arg.reference[0]).ascii
         assert self.home is not None

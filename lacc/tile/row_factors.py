@@ -14,7 +14,7 @@ Sink = tuple[int, int, tuple[tuple[str, str], ...]]
 """A contraction, which operand of it a value is, and the names of the value's axes there."""
 
 
-def move_scales(program: Program) -> Program:
+def move_factors(program: Program) -> Program:
     """Moves factors out of the operands of contractions, and signs and factors of a product
     together."""
     return gather(_move(program))
