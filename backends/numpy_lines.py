@@ -16,8 +16,12 @@ from lacc.spec.model import Spec
 from lacc.tile.program import Axes, Inst, Program
 from lacc.tile.split import VARYING
 
-CONTRACT, SEGMENTS = "lacc.runtime.contract", "lacc.runtime.segments"
-BLOCKS, EXPONENTS = "lacc.runtime.blocks", "lacc.runtime.exponents"
+CALLS = (
+    *("lacc.runtime.contract", "lacc.runtime.segments"),
+    *("lacc.runtime.arguments", "lacc.runtime.calls"),
+)
+EXPONENTS = "lacc.runtime.exponents"
+BLOCKS = ("lacc.runtime.passes", "lacc.runtime.blocks", "lacc.runtime.core")
 PLAN = "lacc.plan.plan"
 IN_PLACE = {"add": "+", "sub": "-", "mul": "*"}
 INTO = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply"}
@@ -28,7 +32,7 @@ TILES = (KERNELS, TRIANGULAR, LAYOUT, DENSE, SCANS)
 ATTENTION, ATTENDING = "lacc.tile.attention_kernels", "lacc.runtime.attending"
 SCALARS, SAMPLERS = "lacc.ir.scalars", "lacc.library.samplers"
 MODULES = (
-    *(CONTRACT, SEGMENTS, BLOCKS, EXPONENTS, PLAN),
+    *(*CALLS, *BLOCKS, EXPONENTS, PLAN),
     *(*TILES, ATTENTION, ATTENDING, SCALARS),
 )
 """Modules that are pasted, whole or in parts, samplers aside."""

@@ -17,14 +17,13 @@ from lacc.backends.numpy_lines import (
     ATTENDING,
     ATTENTION,
     BLOCKS,
-    CONTRACT,
+    CALLS,
     EXPONENTS,
     MODULES,
     PLAN,
     RESERVED,
     SAMPLERS,
     SCALARS,
-    SEGMENTS,
     TILES,
     Function,
     Writer,
@@ -113,9 +112,8 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
         samplers=paste.chosen(SAMPLERS, [a.draw for a in spec.args if a.draw]),
         planning=paste.body(PLAN),
         exponent_fields=paste.body(EXPONENTS),
-        blocks=paste.body(BLOCKS),
-        segments=paste.body(SEGMENTS),
-        contract=paste.body(CONTRACT),
+        blocks=[paste.body(module) for module in BLOCKS],
+        calls=[paste.body(module) for module in CALLS],
     )
 
 

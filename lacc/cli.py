@@ -227,7 +227,7 @@ def run(
 
 def _together(mode: str, chunk: int | None) -> None:
     """Refuses a chunk for a mode that has none."""
-    from lacc.runtime.contract import chosen
+    from lacc.runtime.arguments import chosen
 
     try:
         chosen(mode, chunk)

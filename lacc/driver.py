@@ -83,7 +83,7 @@ def compile(
     ``overrides`` set dims and consts (``K=64``); a dim that is not set is taken from the arrays of
     each call. ``dtype`` is what to plan for, ``mode`` and ``chunk`` what a call without them uses.
     Raises LaccError, where the mode does not exist too, and ValueError where it is none."""
-    from lacc.runtime.contract import chosen
+    from lacc.runtime.arguments import chosen
 
     target_named(target)
     asked, _ = chosen(mode, chunk)

@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from lacc.runtime.contract import Core, Run, Signature, Value, forward, step, vjp
+from lacc.runtime.calls import forward, step, vjp
+from lacc.runtime.contract import Core, Run, Signature, Value
 from lacc.runtime.kernel import bind
 
 # S[t] = g S[t-1] + k v.T + bias k[t-1] 1.T ;  o = S.T q + table[t]

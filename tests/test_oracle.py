@@ -39,7 +39,8 @@ class Call:
         for a in kernel.signature.arguments:
             if not a.draw and (optional or not a.optional):
                 axes = (
-                    T + BEFORE if s is None else contract._size(s, sizes) for s in contract._axes(a)
+                    T + BEFORE if s is None else contract.size_of(s, sizes)
+                    for s in contract.axes_of(a)
                 )
                 everything[a.name] = 0.7 * rng.standard_normal([*axes])
         self.state = None

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from lacc.runtime.blocks import Array, Arrays, Call, Rows
+from lacc.runtime.blocks import Call
+from lacc.runtime.contract import Array, Arrays
+from lacc.runtime.passes import Rows
 from lacc.tile.attention_kernels import Sight, attend, attend_pull
 
 

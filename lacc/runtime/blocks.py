@@ -1,104 +1,23 @@
 """Passes over time and dense arrays in, outputs, final states and gradients out, a block of chunks
 at a time.
 
-This module stands alone (NumPy only): its text is also pasted into every emitted NumPy file, as
-`contract.py` is, whose `Core` it makes. A tile is an array [B, H, n, *axes] for n chunks; C is the
-chunk's length, the first of a tile's axes where it is over time. A block's tiles are small enough
-to stay in cache, so long sequences stream through them.
+This module stands alone (NumPy only): its text is also pasted into every emitted NumPy file. A tile
+is an array [B, H, n, *axes] for n chunks; C is the chunk's length, the first of a tile's axes where
+it is over time. A block's tiles are small enough to stay in cache, so long sequences stream through
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from lacc.plan.plan import Plan
-from lacc.runtime.exponents import (
-    Exponents,
-    field_gradients,
-    scaled_states,
-    state_cotangents,
-    state_fields,
-)
+from lacc.runtime.contract import Array, Arrays, slack
+from lacc.runtime.passes import Pass, Program, Rows, Whole
 
-Array = np.ndarray[Any, Any]
-Arrays = dict[str, Any]
 KEPT = 64  # tokens between two states that the backward pass of a token program keeps
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One pass over time. Names of ``inputs`` with a token axis: an argument, "NAME@-2" (delayed),
-    "t" (positions) or a stored value "0.1"; ``fixed``: params, buffers and "head", "H", "T";
-    ``last``: final states of earlier passes.
-
-    ``prepare(C, dims, dtype, fixed, last) -> constants`` of ``forward``, ``prepare_back`` of
-    ``backward``;
-    ``forward(inputs, states, constants, n, C, dims, dtype, outputs) -> (outputs, states, starts)``,
-    starts: the states of every chunk, and with ``outputs`` false no outputs but what passes read;
-    ``backward(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype) -> (dinputs,
-    dfixed, dlast, dstates)``; arguments and results are tuples in the order of the names; None
-    stands for what is not there.
-    """
-
-    reverse: bool
-    inputs: tuple[str, ...]
-    fixed: tuple[str, ...]
-    last: tuple[str, ...]
-    states: tuple[str, ...]
-    outputs: tuple[str, ...]
-    prepare: Callable[..., Any] | None
-    prepare_back: Callable[..., Any] | None
-    forward: Callable[..., Any]
-    backward: Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Values of earlier tokens that the next call needs: the last ``length`` (None: all) of what
-    the array ``source`` has for each token are the ``field`` of the state. Those of a ``state``
-    come before its own value."""
-
-    source: str
-    field: str
-    length: int | None
-    state: str | None
-
-
-class Whole(Protocol):
-    """A pass that takes up all tokens of a call at once."""
-
-    def forward(self, call: Call) -> Any:
-        """Puts what it computes into ``call.x``; what `backward` needs of it."""
-
-    def backward(self, call: Call, kept: Any, dx: Arrays) -> None:
-        """Adds to the cotangents of what it takes, from those of what it gave."""
-
-
-@dataclass(frozen=True)
-class Program:
-    """Everything that a spec computes: ``passes`` by chunks, ``token`` one at a time, ``kept`` of
-    earlier tokens, outputs and states with their shapes by dims, ``pasts``: the states that make a
-    field of delayed values, the oldest first, ``exponents`` of scaled states, ``units``: which axes
-    of an array are a literal 1 and in no tile, ``initial`` states that are not 0 with the gradient
-    of their params."""
-
-    passes: tuple[Pass | Whole, ...]
-    token: Pass | None
-    params: tuple[str, ...]
-    kept: tuple[Rows, ...]
-    outputs: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
-    states: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
-    pasts: dict[str, tuple[str, ...]]
-    exponents: Exponents
-    units: dict[str, tuple[int, ...]]
-    counts: bool
-    initial: Callable[..., Any] | None
-    initial_pull: Callable[..., Any] | None
-    plan: Plan
 
 
 def tiles(x: Array | None, at: int, n: int, C: int) -> Array | None:
@@ -437,124 +356,3 @@ class Call:
                         (0, 2)
                     )
         return {**dx, **dparams}, initial
-
-
-def apart(program: Program, fields: Arrays, cotangents: bool = False) -> Arrays:
-    """The fields of a state as what a call takes: each past as the states that make it, and without
-    axes of a literal 1. A past that is kept is taken as it is too; its cotangent is taken once."""
-    whole = {rows.field for rows in program.kept}
-    found = {name: x for name, x in fields.items() if name not in program.pasts or name in whole}
-    for field, names in program.pasts.items():
-        past = None if cotangents and field in whole else fields.get(field)
-        for n, name in enumerate(reversed(names)):
-            there = past is not None and n < past.shape[2]
-            found[name] = past[:, :, -1 - n] if past is not None and there else None
-    return without(found, program.units)
-
-
-def together(program: Program, states: Arrays, cotangents: bool = False) -> Arrays:
-    """The fields of a state, from what a call gives."""
-    found = restored(states, program.units)
-    for field, names in program.pasts.items():
-        past = np.stack([found[name] for name in names], 2)
-        if field not in found:
-            found[field] = past
-        elif cotangents:
-            length = min(past.shape[2], found[field].shape[2])
-            found[field][:, :, found[field].shape[2] - length :] += past[
-                :, :, len(names) - length :
-            ]
-    return found
-
-
-def without(arrays: Arrays, units: Mapping[str, tuple[int, ...]]) -> Arrays:
-    """Arrays without their axes of a literal 1, which tiles do not have."""
-    return {
-        name: np.squeeze(x, units[name]) if name in units and x is not None else x
-        for name, x in arrays.items()
-    }
-
-
-def restored(arrays: Arrays, units: Mapping[str, tuple[int, ...]]) -> Arrays:
-    """Arrays with their axes of a literal 1 again."""
-    return {name: np.expand_dims(x, units.get(name, ())) for name, x in arrays.items()}
-
-
-def run_forward(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[Arrays, Arrays]:
-    """Outputs [B, T, H, *axes] and the final state, as the contract's core gives them."""
-    units = program.units
-    with np.errstate(all="ignore"):
-        start = apart(program, scaled_states(program.exponents, state))
-        call = Call(program, without(x, units), start, run)
-        outputs, final, _ = call.forward(keep=False)
-        fields = state_fields(program.exponents, together(program, final))
-    return restored(outputs, units), fields
-
-
-def run_backward(
-    program: Program, x: Arrays, state: Arrays, run: Any, cotangents: Arrays, ends: Arrays
-) -> tuple[Arrays, Arrays]:
-    """Gradients of inputs and params, and of the initial state."""
-    units = program.units
-    with np.errstate(all="ignore"):
-        start = apart(program, scaled_states(program.exponents, state))
-        call = Call(program, without(x, units), start, run, back=True)
-        _, final, kept = call.forward(keep=True)
-        left = state_cotangents(program.exponents, restored(final, units), ends)
-        left = apart(program, left, cotangents=True)
-        gradients, initial = call.backward(kept, without(cotangents, units), left)
-        initial = together(program, initial, cotangents=True)
-        fields = field_gradients(program.exponents, state, initial)
-    return restored(gradients, units), fields
-
-
-def run_step(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[Arrays, Arrays]:
-    """One token: as `run_forward` without the time axis, by the program of a token."""
-    token = {
-        name: value if value is None or name in program.params else value[:, None]
-        for name, value in x.items()
-    }
-    outputs, final = run_forward(program, token, state, Single(run))
-    return {name: value[:, 0] for name, value in outputs.items()}, final
-
-
-def slack(arrays: Iterable[Array | None]) -> float:
-    """What a promised equation may be off by: the root of the coarsest array's rounding."""
-    digits = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
-    coarsest = min(digits[x.dtype.name] for x in arrays if x is not None)
-    return float(2.0 ** (-coarsest / 2))
-
-
-def run_promises(
-    program: Program,
-    said: Sequence[tuple[str, str, str]],
-    function: Callable[..., Arrays],
-    x: Arrays,
-    run: Any,
-) -> list[tuple[str, str, Array]]:
-    """(argument, text, where it holds) for every `where` whose arguments are there."""
-    x = without(x, program.units)
-    state: Arrays = {
-        rows.field: np.zeros((run.B, run.H, rows.length or 0, *x[rows.source].shape[3:]), run.dtype)
-        for rows in program.kept
-        if rows.source in x
-    }
-    state["position"] = np.zeros(run.B, np.int64)
-    call = Call(program, x, state, run)
-    wide = {
-        name: None if a is None else tiles(np.asarray(a, run.dtype), 0, 1, run.T)
-        for name, a in call.x.items()
-        if name not in program.params
-    }
-    holds = function(wide, call.fixed, run.T, run.dims, run.dtype)
-    found = {name: np.asarray(holds[name]) for name, _, _ in said}
-    found = {n: h if h.ndim < 4 else np.swapaxes(h[:, :, 0], 1, 2) for n, h in found.items()}
-    return [(argument, text, found[name]) for name, argument, text in said]
-
-
-class Single:
-    """A run of one token, by the token program."""
-
-    def __init__(self, run: Any) -> None:
-        self.B, self.T, self.H, self.dims, self.dtype = run.B, 1, run.H, run.dims, run.dtype
-        self.mode, self.chunk = "recurrent", None

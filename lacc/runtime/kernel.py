@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 
 from lacc.diagnostics import Diagnostic, LaccError
-from lacc.runtime import contract
-from lacc.runtime.contract import Arrays, Core, Signature
+from lacc.runtime import calls
+from lacc.runtime.arguments import chosen
+from lacc.runtime.contract import MODES, Arrays, Core, Signature
 from lacc.spec.model import Spec
 
 
@@ -22,7 +23,7 @@ class Kernel:
     ``kernel(q, k, v, ...)`` runs whole sequences: inputs [B, T, H, *shape], params [H, *shape] and
     buffers in declared order or by ASCII name; it gives (outputs [B, T, H, *shape], state), the
     state a NamedTuple of [N, H, *shape]. ``step`` does one token, ``vjp`` gives gradients by name.
-    Keywords and errors are those of `lacc.runtime.contract`; a mode that does not exist raises
+    Keywords and errors are those of `lacc.runtime.calls`; a mode that does not exist raises
     LaccError.
     """
 
@@ -51,7 +52,7 @@ class Kernel:
         self.source = source
         self.plan = plan
         self.verify = verify
-        self.modes = tuple(m for m in contract.MODES[1:] if m not in missing)
+        self.modes = tuple(m for m in MODES[1:] if m not in missing)
         self.missing = missing
         self._forward, self._step, self._vjp = functions
         self._defaults = {"mode": mode, "chunk": chunk}
@@ -91,7 +92,7 @@ class Kernel:
     def _moded(self, options: dict[str, Any]) -> dict[str, Any]:
         if options.get("mode") is None and options.get("chunk") is None:
             options = {**options, **self._defaults}
-        asked, _ = contract.chosen(options.get("mode", "auto"), options.get("chunk"))
+        asked, _ = chosen(options.get("mode", "auto"), options.get("chunk"))
         if asked in self.missing:
             raise LaccError([self.missing[asked]])
         return options
@@ -137,8 +138,8 @@ def from_core(
     signature: Signature, core: Core
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """The functions of a kernel that runs ``core`` through the contract."""
-    forward = partial(contract.forward, signature, core)
-    return forward, partial(contract.step, signature, core), partial(contract.vjp, signature, core)
+    forward = partial(calls.forward, signature, core)
+    return forward, partial(calls.step, signature, core), partial(calls.vjp, signature, core)
 
 
 def load(name: str, source: str) -> dict[str, Any]:

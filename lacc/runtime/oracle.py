@@ -15,8 +15,7 @@ import numpy as np
 
 from lacc.ir.apply import compare
 from lacc.ir.graph import waits_for_the_end
-from lacc.runtime.blocks import slack
-from lacc.runtime.contract import Arrays, Core, Run
+from lacc.runtime.contract import Arrays, Core, Run, slack
 from lacc.runtime.evaluate import Evaluation
 from lacc.runtime.schedule import Schedule
 from lacc.spec.model import Spec

@@ -1,0 +1,87 @@
+"""What a spec computes goes in, tables of functions and names come out: the passes over time of one
+program, its states and the values that they keep.
+
+This module stands alone (NumPy only): its text is also pasted into every emitted NumPy file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lacc.plan.plan import Plan
+from lacc.runtime.contract import Arrays
+from lacc.runtime.exponents import Exponents
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over time. Names of ``inputs`` with a token axis: an argument, "NAME@-2" (delayed),
+    "t" (positions) or a stored value "0.1"; ``fixed``: params, buffers and "head", "H", "T";
+    ``last``: final states of earlier passes.
+
+    ``prepare(C, dims, dtype, fixed, last) -> constants`` of ``forward``, ``prepare_back`` of
+    ``backward``;
+    ``forward(inputs, states, constants, n, C, dims, dtype, outputs) -> (outputs, states, starts)``,
+    starts: the states of every chunk, and with ``outputs`` false no outputs but what passes read;
+    ``backward(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype) -> (dinputs,
+    dfixed, dlast, dstates)``; arguments and results are tuples in the order of the names; None
+    stands for what is not there.
+    """
+
+    reverse: bool
+    inputs: tuple[str, ...]
+    fixed: tuple[str, ...]
+    last: tuple[str, ...]
+    states: tuple[str, ...]
+    outputs: tuple[str, ...]
+    prepare: Callable[..., Any] | None
+    prepare_back: Callable[..., Any] | None
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Values of earlier tokens that the next call needs: the last ``length`` (None: all) of what
+    the array ``source`` has for each token are the ``field`` of the state. Those of a ``state``
+    come before its own value."""
+
+    source: str
+    field: str
+    length: int | None
+    state: str | None
+
+
+class Whole(Protocol):
+    """A pass that takes up all tokens of a `Call` at once."""
+
+    def forward(self, call: Any) -> Any:
+        """Puts what it computes into ``call.x``; what `backward` needs of it."""
+
+    def backward(self, call: Any, kept: Any, dx: Arrays) -> None:
+        """Adds to the cotangents of what it takes, from those of what it gave."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything that a spec computes: ``passes`` by chunks, ``token`` one at a time, ``kept`` of
+    earlier tokens, outputs and states with their shapes by dims, ``pasts``: the states that make a
+    field of delayed values, the oldest first, ``exponents`` of scaled states, ``units``: which axes
+    of an array are a literal 1 and in no tile, ``initial`` states that are not 0 with the gradient
+    of their params."""
+
+    passes: tuple[Pass | Whole, ...]
+    token: Pass | None
+    params: tuple[str, ...]
+    kept: tuple[Rows, ...]
+    outputs: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
+    states: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
+    pasts: dict[str, tuple[str, ...]]
+    exponents: Exponents
+    units: dict[str, tuple[int, ...]]
+    counts: bool
+    initial: Callable[..., Any] | None
+    initial_pull: Callable[..., Any] | None
+    plan: Plan
