@@ -39,7 +39,12 @@ STEMS = {
 }
 
 
-PICKED = {"meet": ("pairs", "from_start", "to_end")}
+PICKED = {
+    "meet": ("pairs", "from_start", "to_end"),
+    "meet_pull": ("part",) * 3,
+    "decayed_pull": ("part",) * 3,
+}
+"""Ops with several results, and what these are called."""
 
 
 def environment() -> Environment:
@@ -104,6 +109,6 @@ class Variables(dict[int, str]):
         inst = self._program.body[n]
         stem = inst.name if inst.name.isidentifier() else STEMS.get(inst.op, inst.op)
         if inst.op == "pick" and not inst.name:
-            stem = PICKED.get(self._program.body[inst.ins[0]].op, ("part",) * 3)[inst.value]
+            stem = PICKED[self._program.body[inst.ins[0]].op][inst.value]
         self[n] = self.another(stem)
         return self[n]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from lacc.backends import paste
-from lacc.backends.base import Variables
-from lacc.backends.numpy_text import ELEMENTWISE, Formats
+from lacc.backends.base import PICKED, Variables
+from lacc.backends.numpy_text import ELEMENTWISE, LAID, Formats
 from lacc.backends.text import ATOM, Text, size_text
 from lacc.ir.ops import OPS
 from lacc.spec.model import Spec
@@ -25,7 +25,6 @@ BLOCKS = ("lacc.runtime.passes", "lacc.runtime.blocks", "lacc.runtime.core")
 PLAN = "lacc.plan.plan"
 IN_PLACE = {"add": "+", "sub": "-", "mul": "*"}
 INTO = {"add": "np.add", "sub": "np.subtract", "mul": "np.multiply"}
-SEVERAL = ("meet", "meet_pull", "decayed_pull")  # ops with three results
 KERNELS, LAYOUT = "lacc.tile.kernels", "lacc.tile.layout"
 DENSE, TRIANGULAR, SCANS = "lacc.tile.dense", "lacc.tile.triangular", "lacc.tile.scans"
 TILES = (KERNELS, TRIANGULAR, LAYOUT, DENSE, SCANS)
@@ -132,7 +131,7 @@ class Writer:
                 self._unnamed.add(n)
                 continue
             found += [*self._comment(inst, comments), *self.ahead()]
-            if inst.op in SEVERAL:
+            if inst.op in PICKED:
                 found.append(f"{self._picked(n)} = {text.code}")
                 continue
             name = self.names[n]
@@ -271,13 +270,12 @@ class Writer:
         inst = self.program.body[n]
         if "t" not in inst.axes and "s" not in inst.axes:
             return False
-        moved = inst.op in ELEMENTWISE or inst.op in ("rename", "expand")
+        moved = inst.op in ELEMENTWISE or inst.op in LAID
         return inst.op == "pick" or (moved and any(map(self._scattered, inst.ins)))
 
     def _comment(self, inst: Inst, wanted: bool) -> list[str]:
         """The line of the spec that an instruction comes from, where that is another one."""
-        cheap = inst.op in ("load", "expand", "rename")
-        if not wanted or cheap or inst.line in (0, self.line):
+        if not wanted or inst.op in ("load", *LAID) or inst.line in (0, self.line):
             return []
         self.line = inst.line
         source = self.spec.file.source.text.splitlines()
@@ -291,7 +289,10 @@ class Writer:
         for u in picks.values():
             scalar = len(self.program.body[u].axes) < 2
             self.texts[u] = Text(f"{self.names[u]}[..., 0]" if scalar else self.names[u])
-        return ", ".join(self.names[picks[k]] if k in picks else "_" for k in range(3))
+        return ", ".join(
+            self.names[picks[k]] if k in picks else "_"
+            for k, _ in enumerate(PICKED[self.program.body[n].op])
+        )
 
     def _inlined(self, n: int, inst: Inst, text: Text) -> bool:
         if text.number:
@@ -312,24 +313,9 @@ class Writer:
         """The expression of one instruction over what stands already."""
         ins = [self.texts[i] for i in inst.ins]
         axes = [self.program.body[i].axes for i in inst.ins]
-        f = self.formats
-        if inst.op in ELEMENTWISE:
-            return f.elementwise(inst, ins, axes)
-        match inst.op:
-            case "contract":
-                self._right_operand(inst, ins, axes)
-                return f.contract(inst, ins, axes)
-            case "sum":
-                return f.reduce("sum")(inst, ins, axes)
-            case "largest":
-                return f.reduce("max")(inst, ins, axes)
-            case "smallest":
-                return f.reduce("min")(inst, ins, axes)
-            case "expand":
-                return f.expand(inst, ins, axes)
-            case "rename":
-                return f.rename(inst, ins, axes)
-        return f.other(inst, ins, axes)
+        if inst.op == "contract":
+            self._right_operand(inst, ins, axes)
+        return self.formats.text(inst, ins, axes)
 
 
 def _full(program: Program) -> frozenset[int]:

@@ -22,7 +22,7 @@ from lacc.backends.numpy_lines import (
     taken,
     unpack,
 )
-from lacc.backends.numpy_text import ELEMENTWISE
+from lacc.backends.numpy_text import ELEMENTWISE, LAID
 from lacc.backends.text import ATOM, Text
 from lacc.spec.model import Spec
 from lacc.tile.derive import ChunkPass, Pair
@@ -266,7 +266,7 @@ class _Direction:
         }
 
         def roots(n: int) -> set[int]:
-            moved = body[n].op in ELEMENTWISE or body[n].op in ("rename", "expand")
+            moved = body[n].op in ELEMENTWISE or body[n].op in LAID
             return {n} & given | {r for i in body[n].ins if moved for r in roots(i)}
 
         found = {n for n in given if writer.uses[n] > 2}

@@ -44,6 +44,9 @@ ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
     },
 }
 
+LAID = ("rename", "expand")
+"""Ops whose result is the array of their operand, as that is laid out."""
+
 
 class Formats:
     """Formats for one program: ``axes`` of values, how each axis' length is written, and the dims
@@ -77,6 +80,12 @@ class Formats:
         letters = {a: chr(97 + n) for n, a in enumerate(have)}
         into = "".join(letters[a] for a in want)
         return Text(f'np.einsum("...{"".join(letters.values())}->...{into}", {x.code})')
+
+    def text(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+        """The expression of an instruction over its operands, which have these axes."""
+        if inst.op in ELEMENTWISE:
+            return self.elementwise(inst, ins, axes)
+        return CALLS[inst.op](self, inst, ins, axes)
 
     def elementwise(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
         """A row of the op table."""
@@ -126,34 +135,28 @@ class Formats:
         sub = ["..." + "".join(letters[x] for x in given) for given in (have_a, have_b, inst.axes)]
         return Text(f'np.einsum("{sub[0]},{sub[1]}->{sub[2]}", {a.code}, {b.code})')
 
-    def reduce(self, call: str) -> Callable[[Inst, list[Text], list[Axes]], Text]:
-        """A reduction over axes."""
 
-        def run(inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-            at = [n - len(axes[0]) for n, x in enumerate(axes[0]) if x in inst.value]
-            where = str(at[0]) if len(at) == 1 else str(tuple(at))
-            return Text(f"{ins[0].within(ATOM)}.{call}({where})")
+def _reduce(call: str) -> Call:
+    """A reduction over axes."""
 
-        return run
+    def run(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+        at = [n - len(axes[0]) for n, x in enumerate(axes[0]) if x in inst.value]
+        where = str(at[0]) if len(at) == 1 else str(tuple(at))
+        return Text(f"{ins[0].within(ATOM)}.{call}({where})")
 
-    def expand(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-        """A broadcast over more axes."""
-        have, want = axes[0], inst.axes
-        if ins[0].number:
-            shape = ", ".join(self.lengths[a] for a in want)
-            return Text(f"np.full((1, 1, 1, {shape}), {ins[0].code}, {self.dtype})")
-        x = self.aligned(ins[0], have, want)
-        shape = ", ".join(self.lengths[a] for a in want)
-        return Text(f"spread({x.code}, {shape})")
+    return run
 
-    def rename(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-        """The same array, its axes in the order of the result."""
-        names = dict(inst.value)
-        return self.moved(ins[0], tuple(names.get(x, x) for x in axes[0]), inst.axes)
 
-    def other(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-        """Every other tile op, by `CALLS`."""
-        return CALLS[inst.op](self, inst, ins, axes)
+def _expand(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    shape = ", ".join(f.lengths[a] for a in inst.axes)
+    if ins[0].number:
+        return Text(f"np.full((1, 1, 1, {shape}), {ins[0].code}, {f.dtype})")
+    return Text(f"spread({f.aligned(ins[0], axes[0], inst.axes).code}, {shape})")
+
+
+def _rename(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    names = dict(inst.value)
+    return f.moved(ins[0], tuple(names.get(x, x) for x in axes[0]), inst.axes)
 
 
 def timed(x: Text, axes: Axes) -> str:
@@ -315,6 +318,12 @@ CALLS: dict[str, Call] = {
     "age": lambda f, i, x, a: Text(
         f"np.arange({f.lengths[i.value]}, dtype={f.dtype})[None, None, None, ::-1]"
     ),
+    "rename": _rename,
+    "expand": _expand,
+    "contract": Formats.contract,
+    "sum": _reduce("sum"),
+    "largest": _reduce("max"),
+    "smallest": _reduce("min"),
     "mask": lambda f, i, x, a: Text(f"np.tril({x[0].code}{', -1' if i.value else ''})"),
     "pooled": lambda f, i, x, a: Text(f"pooled({x[0].code})"),
     "row": _row,

@@ -27,13 +27,6 @@ LEVELS = Size.of("#log C")
 average how many tokens came before one."""
 
 ZERO = Size.of(0)
-VIEWS = {
-    *("load", "rename", "expand", "take", "row", "default", "omitted", "fold", "unfold"),
-    *("stop_gradient", "prefix", "suffix", "whole", "pick", "entry"),
-    "within",
-}
-"""Ops that move nothing."""
-
 BLOCK_CALLS = 20
 """Calls into NumPy that a block of chunks, or a token by itself, takes beside those of its program:
 tiles taken out of arrays and put into them."""
@@ -135,7 +128,7 @@ def of_instructions(program: Program) -> list[Work]:
 
 
 def _of_instruction(program: Program, inst: Inst) -> Work:
-    if inst.op in VIEWS:
+    if inst.op == "stop_gradient" or (inst.op in TILE_OPS and TILE_OPS[inst.op].view):
         return Work()
     operands = [program.body[i] for i in inst.ins]
     axes = dict.fromkeys(a for tile in (*operands, inst) for a in tile.axes)
