@@ -218,6 +218,15 @@ OTHER: dict[str, Format] = {
     **dict.fromkeys(("prefix", "suffix", "whole", "matrix", "gram", "decayed"), _runs),
 }
 
+LACKS = {
+    *("age", "inverse", "dense_solve", "default", "omitted", "pick", "pooled"),
+    *("row", "place_row", "shift", "before", "scan", "scan_back", "chain", "chain_back"),
+    *("tropical", "running", "instead", "through_time"),
+    *("stack", "entry", "take", "put", "concat", "roll", "fold", "unfold"),
+    *("meet", "meet_pull", "decayed_pull", "prefix_pull", "suffix_pull", "whole_pull"),
+    "matrix_pull",
+}
+"""Tile ops that have no format yet."""
 
 COUNTED = ("const", "size", "add", "sub", "mul", "div", "neg", "pow")
 """Ops of which numbers are made that the launch knows."""
@@ -236,7 +245,7 @@ def obstacle(program: Program) -> str:
 def _no_format(program: Program, inst: Inst, counted: bool) -> str:
     """What of an instruction cannot be written, "" where all can."""
     operands = [program.body[i] for i in inst.ins]
-    if inst.op not in ELEMENTWISE and inst.op not in OTHER and inst.op != "load":
+    if inst.op in LACKS:
         return f"the tile op {inst.op}"
     if len(inst.axes) > 2:
         return f"a tile over {', '.join(inst.axes)}"

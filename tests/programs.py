@@ -208,20 +208,21 @@ def _of_axes(d: Draft) -> int | None:
             return None if x is None else f.op("unfold", (x,), ("K", "V", "(K V)"))
 
 
-MOVES = (_map, _pair, _choice, _contract, _sum, _expand, _rename, _mask)
-MOVES += (_of_time, _scan, _solve, _decays, _decays, _of_axes, _of_axes)
+PADDED = (_map, _pair, _choice, _contract, _sum, _expand, _rename, _mask, _solve, _decays)
+"""Moves that tiles with padding have."""
+MOVES = (*PADDED, _of_time, _scan, _decays, _of_axes, _of_axes)
 LOADED = ((("input", "x"), ("t", "K")), (("input", "y"), ("t", "V")), (("input", "g"), ("t",)))
 LOADED += ((("state", "S"), ("K", "V")), (("param", "w"), ("K",)), (("param", "c"), ()))
 
 
 @st.composite
-def programs(draw: Any) -> Program:
+def programs(draw: Any, moves: tuple[Callable[[Draft], int | None], ...] = MOVES) -> Program:
     """A well-formed program of smooth ops; its values stay of the order of one."""
     f = Tiles(SIZES)
     loads = [f.load(*key, axes) for key, axes in LOADED]
     pairs = f.contract(loads[0], f.rename(f.tanh(loads[0]), {"t": "s"}), ("K",))
     d = Draft(draw, f, [*loads, pairs])
-    for move in draw(st.permutations(MOVES * 2))[: draw(st.integers(8, 20))]:
+    for move in draw(st.permutations(moves * 2))[: draw(st.integers(8, 20))]:
         value = move(d)
         if value is not None:
             d.values.append(value if draw(st.booleans()) else f.tanh(value))

@@ -26,7 +26,18 @@ FINITE_OF_FINITE = {
     *("sigmoid", "logsigmoid", "softplus", "tanh", "sin", "cos", "elu", "gelu", "erf", "silu"),
 }
 SUMS = ("contract", "gram", "decayed")
+PULLS = ("prefix_pull", "suffix_pull", "whole_pull", "matrix_pull", "meet_pull", "decayed_pull")
 IDENTITY = {"sum": 0.0, "largest": -math.inf, "smallest": math.inf}
+KNOWN = frozenset(
+    {
+        *("load", "const", "size", "rename", "expand", "eye", "mask", "within", "pooled"),
+        *("levels", "prefix", "suffix", "whole", "matrix", "solve", "pick"),
+        *(*SUMS, *PULLS, *IDENTITY),
+        *(name for name, op in OPS.items() if op.entrywise),
+    }
+)
+"""Ops that padded tiles may have; the others, those that order tokens or entries one after another
+among them, would need to know where the padding begins."""
 
 
 def subsets(axes: Axes) -> Iterator[frozenset[str]]:
@@ -49,7 +60,8 @@ def times(a: Fill, b: Fill) -> Fill:
 
 
 def fill_padding(program: Program) -> Program:
-    """Inserts ``within`` where padding would reach a state, or an output inside its lengths."""
+    """Inserts ``within`` where padding would reach a state, or an output inside its lengths; all
+    ops of the program are `KNOWN`."""
     return _Padder(program).program()
 
 
@@ -97,6 +109,7 @@ class _Padder:
     # ---- what an instruction needs of its operands -----------------------------------------------
 
     def _guarded(self, inst: Inst, ins: list[int]) -> list[int]:
+        assert inst.op in KNOWN, f"{inst.op} in a tile that is padded"
         f = self.f
         if inst.op in IDENTITY:
             over, identity = inst.value, IDENTITY[inst.op]
@@ -106,7 +119,12 @@ class _Padder:
             log, _ = inst.value
             return [self._within(ins[0], f.axes(ins[0]), 0.0 if log else 1.0)]
         if inst.op == "solve":
-            return [self._calm(n, "t", "s") for n in ins]
+            system, right = (self._calm(n, "t", "s") for n in ins)
+            return [system, self._within(right, ("t",)) if inst.value else right]
+        if inst.op in PULLS:
+            cotangent, *others, decays = ins
+            calm = [self._calm(n, *f.axes(n)) for n in others]
+            return [self._within(cotangent, f.axes(cotangent)), *calm, decays]
         if inst.op in SUMS:
             over = self._summed(inst, ins[0])
             for side in (1, 0):
@@ -182,7 +200,7 @@ class _Padder:
                 return 0.0 if parts == {0.0} else ANY if ANY in parts else FINITE
             case "solve":
                 right = self._at(ins[1], p)
-                alone = "t" not in p or self._at(ins[0], frozenset("t")) == 0.0
+                alone = inst.value or "t" not in p or self._at(ins[0], frozenset("t")) == 0.0
                 return right if right == ANY or (right == 0.0 and alone) else FINITE
         return self._elementwise(inst, p) if inst.op in OPS else ANY
 
