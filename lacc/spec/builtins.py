@@ -72,7 +72,7 @@ def _rows() -> list[Function]:
             "attend",
             3,
             3,
-            "attend(q, k, v): softmax attention over the tokens so far",
+            "attend(q, k, v, window=W, sink=s): softmax attention over the last W tokens, or all",
             ("window", "sink"),
         ),
     ]
