@@ -102,6 +102,13 @@ CHUNKED = {
     "coupled states, one of which attends": HEAD + "state S, M : [K, V]\noutput o : [V]\n"
     "M[t] = 0.5 * M[t-1] - 0.1 * S[t-1] - k @ attend(q, k, v).T\nS[t] = 0.9 * S[t-1] + M[t]\n"
     "o = S[t].T @ q + attend(q, k, M[t].T @ q, window=4)",
+    "states that nothing reads": "variant x\ndim K = 3\ninput x : [K]\ninput s : scalar\n"
+    "state c, d, g, m : scalar\nstate e, f : [K]\nstate u : [1, 1]\nstate S : [K, K]\n"
+    "output o : scalar\nc[t] = 0.5 * c[t-1] + 0.1 * d[t-1] + s\n"
+    "d[t] = 0.5 * d[t-1] - 0.1 * c[t-1] + s\ng[t] = sigmoid(s) * g[t-1] + s\n"
+    "m[t] = max(m[t-1], s)\ne[t] = 0.5 * e[t-1] + 0.1 * f[t-1] + x\n"
+    "f[t] = 0.5 * f[t-1] - 0.1 * e[t-1] + s\nu[t] = 0.5 * u[t-1] + s\n"
+    "S[t] = 0.5 * S[t-1] + x @ x.T\no = s",
     "a maximum from -inf": "variant x\ninput f, i : scalar\nstate m : scalar = -inf\n"
     "output o : scalar\nm[t] = max(m[t-1] + f, i)\no = m[t]",
 }
@@ -163,6 +170,11 @@ def test_a_refusal_says_all_reasons(said: str) -> None:
 def test_a_state_that_is_only_contracted_is_not_kept_for_every_token(name: str) -> None:
     programs = [p.forward for p in analyse(load(CHUNKED[name], {})).passes]
     assert not [i for p in programs for i in p.body if "t" in i.axes and len(i.axes) > 2]
+
+
+def test_a_long_delay_is_no_deep_recursion() -> None:
+    head = "variant x\ninput k : scalar\nstate y : scalar\noutput o : scalar\n"
+    assert analyse(load(head + "y[t] = k\no = y[t-250]", {})).passes
 
 
 def test_a_query_that_waits_by_hand() -> None:

@@ -69,6 +69,9 @@ class ChunkBuilder(Reader):
 
     def fill(self) -> None:
         """Lowers the stage's outputs and what it carries on; may store reads in earlier stages."""
+        for name in self.stage.states:  # in order: a long chain of memories is no deep recursion
+            if self._carried[name].recurrence.form == "written":
+                self._carried[name].shown(name, strict=False)
         for out in self.spec.outputs:
             if out.name in self.stage.outputs:
                 value = self.f.arrange(self.lower(out.expr), ("t", *self.naming.axes(out.shape)))

@@ -35,6 +35,7 @@ from lacc.ir.graph import counts_tokens, expressions, nodes, waits_for_the_end
 from lacc.ir.memories import AttendPasts, Chains, one_token_memories
 from lacc.ir.reach import pasts
 from lacc.spec.model import COMPARISONS, Expr, Spec
+from lacc.spec.shapes import ONE
 from lacc.tile.attention_pass import AttentionBuilder, AttentionPass, TokenRows
 from lacc.tile.carried import Treatment
 from lacc.tile.chunk import ChunkBuilder
@@ -269,7 +270,8 @@ def _treated(spec: Spec, found: Sequence[Recurrence]) -> dict[str, Treatment]:
         if r.form != "none":
             decays = tuple(decay_of(factor, ranges) for factor in r.decays)
             contracts = r.form in ("canonical", "coupled") and r.separable
-            contracted = contracts and shown.isdisjoint(r.states)
+            has_axes = any(size != ONE for size in spec.state(r.states[0]).shape)
+            contracted = contracts and has_axes and shown.isdisjoint(r.states)
             treated |= dict.fromkeys(r.states, Treatment(r, decays, contracted))
     return treated
 
