@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import builtins
 import keyword
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from lacc.spec.model import Arg, Spec
 from lacc.tile.program import Program
 
 STEMS = {
@@ -66,10 +68,64 @@ def environment() -> Environment:
     return found
 
 
+def tuple_code(values: Iterable[str]) -> str:
+    """A tuple of code as Python."""
+    listed = list(values)
+    return f"({', '.join(listed)}{',' if len(listed) == 1 else ''})"
+
+
 def tuple_text(names: Iterable[str]) -> str:
     """A tuple of strings as Python."""
-    quoted = [f'"{name}"' for name in names]
-    return f"({', '.join(quoted)}{',' if len(quoted) == 1 else ''})"
+    return tuple_code(f'"{name}"' for name in names)
+
+
+def call_code(function: str, arguments: Mapping[str, object]) -> str:
+    """A call by keywords as Python, a line each."""
+    lines = "".join(f"    {name}={code},\n" for name, code in arguments.items())
+    return f"{function}(\n{lines})"
+
+
+def unused(wish: str, taken: Container[str]) -> str:
+    """``wish``, with underscores behind it where it is taken."""
+    while wish in taken:
+        wish += "_"
+    return wish
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a public function: what it is for callers, ``axes`` as in ``[B, T, H, K]``,
+    whether it may be omitted, and where it stands in the spec."""
+
+    name: str
+    role: str
+    axes: str
+    doc: str
+    omitted: bool
+    arg: Arg
+
+
+def public_arguments(spec: Spec) -> list[Parameter]:
+    """The parameters of a public function, in order: inputs, params, buffers."""
+    return [
+        Parameter(
+            a.ascii,
+            a.role,
+            f"[{', '.join([*lead(a), *map(str, a.shape)])}]",
+            a.doc,
+            a.default is not None or a.draw is not None,
+            a,
+        )
+        for role in ("input", "param", "buffer")
+        for a in spec.args
+        if a.role == role
+    ]
+
+
+def lead(arg: Arg) -> tuple[str, ...]:
+    """Names of an argument's leading axes; those of a table by position are P."""
+    level = {"head": ("H",), "group": ("G",), "layer": (), "position": ("P",)}[arg.per]
+    return ("B", "T", *level) if arg.role == "input" else level
 
 
 def shape_table(shapes: Mapping[str, str]) -> str:
@@ -77,13 +133,13 @@ def shape_table(shapes: Mapping[str, str]) -> str:
     return "{\n" + "".join(f'    "{name}": {code},\n' for name, code in shapes.items()) + "}"
 
 
-def parameters(arguments: Iterable[Mapping[str, object]]) -> str:
+def parameters(arguments: Iterable[Parameter]) -> str:
     """The parameter list of a public function; once one may be omitted, all that follow have None
     as default."""
     found, omitted = [], False
     for argument in arguments:
-        omitted = omitted or bool(argument["omitted"])
-        found.append(f"{argument['name']}=None" if omitted else str(argument["name"]))
+        omitted = omitted or argument.omitted
+        found.append(f"{argument.name}=None" if omitted else argument.name)
     return ", ".join(found)
 
 

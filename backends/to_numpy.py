@@ -12,8 +12,16 @@ from pprint import pformat
 
 from lacc import __version__
 from lacc.backends import paste
-from lacc.backends.base import Variables, environment
-from lacc.backends.numpy_lines import (
+from lacc.backends.base import (
+    Variables,
+    call_code,
+    environment,
+    public_arguments,
+    tuple_code,
+    unused,
+)
+from lacc.backends.numpy_lines import Function, Writer
+from lacc.backends.numpy_names import (
     ATTENDING,
     ATTENTION,
     BLOCKS,
@@ -25,8 +33,6 @@ from lacc.backends.numpy_lines import (
     SAMPLERS,
     SCALARS,
     TILES,
-    Function,
-    Writer,
     dim_lines,
     lengths,
     taken,
@@ -86,7 +92,7 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
         public=public_name(signature),
         call=_unshadowed(spec),
         signature=_pretty(signature),
-        arguments=_arguments(spec),
+        arguments=public_arguments(spec),
         functions=functions,
         passes=passes,
         token=token,
@@ -123,16 +129,19 @@ def rows_text(rows: TokenRows) -> str:
     return f'Rows("{rows.source}", "{past.name}", {past.length}, {_quoted(past.state)})'
 
 
-def attention_entry(p: AttentionPass) -> dict[str, object]:
-    """What the table of passes says of an attention."""
-    return {
-        "query": _quoted(p.query),
-        "key_rows": rows_text(p.keys),
-        "value_rows": rows_text(p.values),
-        "sink": _quoted(p.sink),
-        "output": _quoted(p.output),
-        "window": p.window,
-    }
+def attention_entry(p: AttentionPass) -> str:
+    """What the table of passes says of an attention, as code."""
+    return call_code(
+        "Attention",
+        {
+            "query": _quoted(p.query),
+            "keys": rows_text(p.keys),
+            "values": rows_text(p.values),
+            "sink": _quoted(p.sink),
+            "output": _quoted(p.output),
+            "window": p.window,
+        },
+    )
 
 
 def _quoted(name: str | None) -> str:
@@ -141,21 +150,14 @@ def _quoted(name: str | None) -> str:
 
 def public_name(signature: Signature) -> str:
     """The name of the emitted function: the variant's, unless the file needs that for itself."""
-    name = signature.name
-    while name in taken():
-        name += "_"
-    return name
+    return unused(signature.name, taken())
 
 
 def _unshadowed(spec: Spec) -> dict[str, str]:
     """Names that the public functions use, under others where an argument has that name."""
     arguments = {a.ascii for a in spec.args}
-    found = {}
-    for name in ("forward", "step", "vjp", "SIGNATURE", "CORE"):
-        found[name] = name
-        while found[name] in arguments:
-            found[name] += "_"
-    return found
+    names = ("forward", "step", "vjp", "SIGNATURE", "CORE")
+    return {name: unused(name, arguments) for name in names}
 
 
 def _units(derived: Derived) -> dict[str, tuple[int, ...]]:
@@ -174,40 +176,11 @@ def _units(derived: Derived) -> dict[str, tuple[int, ...]]:
 
 def _shape(shape: tuple[Size, ...]) -> str:
     """The lengths of a tile's axes."""
-    sizes = [size_text(size, size.dims) for size in shape if size != ONE]
-    return f"lambda dims: ({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+    return f"lambda dims: {tuple_code(size_text(size, size.dims) for size in shape if size != ONE)}"
 
 
 def _pretty(signature: Signature | Plan) -> str:
     return pformat(signature, width=WIDTH, sort_dicts=False)
-
-
-def _arguments(spec: Spec) -> list[dict[str, object]]:
-    lead = {
-        ("input", "head"): "B, T, H",
-        ("input", "group"): "B, T, G",
-        ("input", "layer"): "B, T",
-        ("param", "head"): "H",
-        ("param", "group"): "G",
-        ("param", "position"): "P",
-    }
-    found: list[dict[str, object]] = []
-    for role in ("input", "param", "buffer"):
-        for a in spec.args:
-            if a.role == role:
-                first = lead.get((role if role == "input" else "param", a.per), "")
-                axes = ", ".join(part for part in (first, *map(str, a.shape)) if part)
-                omitted = a.default is not None or a.draw is not None
-                found.append(
-                    {
-                        "name": a.ascii,
-                        "axes": f"[{axes}]",
-                        "doc": a.doc,
-                        "role": role,
-                        "omitted": omitted,
-                    }
-                )
-    return found
 
 
 def _plain(spec: Spec, program: Program, head: str, doc: str) -> Function:
