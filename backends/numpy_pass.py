@@ -9,8 +9,7 @@ from lacc.backends.numpy_lines import Function, unpack
 from lacc.backends.numpy_names import dim_lines
 from lacc.backends.numpy_phases import Direction, Given
 from lacc.spec.model import Spec
-from lacc.tile.derive import ChunkPass, Pair
-from lacc.tile.rewrite import for_chunks
+from lacc.tile.derive import Pair
 
 
 class PassText:
@@ -19,7 +18,7 @@ class PassText:
     def __init__(
         self,
         spec: Spec,
-        stage: ChunkPass | Pair,
+        stage: Pair,
         number: str,
         *,
         reverse: bool = False,
@@ -27,8 +26,7 @@ class PassText:
     ) -> None:
         self.number = number
         self.reverse = reverse
-        forward = for_chunks(stage.forward, "state")
-        backward = for_chunks(stage.backward, "dstate")
+        forward, backward = stage.lowered, stage.lowered_back
 
         def loaded(*kinds: str) -> list[str]:
             both = (forward, backward)

@@ -70,7 +70,10 @@ def test_products_are_those_of_the_closed_form(
         return cost.evaluate(cost.from_state(program).products, at) / C
 
     assert products(stage.forward) == forward
-    assert products(meet_once(free_carry_of_solves(stage.forward, "state"))) == forward + split
+    assert (
+        products(meet_once(free_carry_of_solves(stage.forward, "state"), "state"))
+        == forward + split
+    )
     assert products(free_carry_of_solves(stage.backward, "dstate")) == backward
 
 

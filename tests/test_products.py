@@ -15,7 +15,6 @@ from conftest import ROOT
 
 from lacc import driver
 from lacc.tile.program import Program
-from lacc.tile.rewrite import for_chunks
 
 PRODUCTS = {"contract": 1, "gram": 1, "meet": 1, "decayed": 1, "meet_pull": 2, "decayed_pull": 3}
 
@@ -59,5 +58,5 @@ def inverts(program: Program, n: int) -> bool:
 def test_a_chunk_takes_no_more_products_than_its_closed_form(name: str) -> None:
     (stage,) = driver.analyse(driver.load(ROOT / "examples" / f"{name}.la")).passes
     forward, backward = FORMS[name]
-    assert products(for_chunks(stage.forward, "state")) == forward
-    assert products(for_chunks(stage.backward, "dstate")) == backward
+    assert products(stage.lowered) == forward
+    assert products(stage.lowered_back) == backward

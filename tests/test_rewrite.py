@@ -20,25 +20,11 @@ from lacc.tile.interp import interpret
 from lacc.tile.pad import KNOWN, fill_padding
 from lacc.tile.program import Inst, Program, Tiles, verify
 from lacc.tile.rebuild import rebuild
-from lacc.tile.rewrite import (
-    contract_sums,
-    for_chunks,
-    free_carry_of_solves,
-    meet_once,
-    orient,
-    solve_by_inverse,
-)
-from lacc.tile.row_factors import move_factors
+from lacc.tile.rewrite import PIPELINE, Rewrite, for_chunks, free_carry_of_solves
 
-Rewrite = Callable[[Program, str], Program]
 REWRITES: dict[str, Rewrite] = {
     "rebuild": lambda program, carried: rebuild(program, lambda f, n, new: None),
-    "free_carry_of_solves": free_carry_of_solves,
-    "meet_once": meet_once,
-    "solve_by_inverse": lambda program, carried: solve_by_inverse(program),
-    "move_factors": lambda program, carried: move_factors(program),
-    "contract_sums": lambda program, carried: contract_sums(program),
-    "orient": lambda program, carried: orient(program),
+    **{rewrite.__name__: rewrite for rewrite, _ in PIPELINE},
     "for_chunks": for_chunks,
 }
 each_rewrite = pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
@@ -150,8 +136,12 @@ def test_programs_of_examples_mean_the_same(path: Any) -> None:
     dims = small(derived.spec)
     for stage in (p for p in derived.passes if isinstance(p, ChunkPass)):
         for program, carried in ((stage.forward, "state"), (stage.backward, "dstate")):
-            for rewrite in REWRITES.values():
+            step = program
+            for rewrite, _ in PIPELINE:
+                after = rewrite(step, carried)
+                same(step, after, 5, 0, dims)
                 same(program, rewrite(program, carried), 5, 0, dims)
+                step = after
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -152,8 +152,9 @@ def test_every_row_with_a_gradient_has_a_case_and_every_other_row_is_used() -> N
             for n in ends:  # what is walked once needs a use of the ends
                 x, _, d = program.body[n].ins
                 f.emit(Inst("mul", (x, f.op("prefix", (d,))), None, f.axes(x)))
-            met = meet_once(f.finish({"y": len(f.body) - 1, "a": ends[0]}) if ends else program)
-            for p in (program, gradient(program), met, solve_by_inverse(program)):
+            met = f.finish({"y": len(f.body) - 1, "a": ends[0]}) if ends else program
+            rewritten = meet_once(met, "state"), solve_by_inverse(program, "state")
+            for p in (program, gradient(program), *rewritten):
                 used |= {inst.op for inst in p.body}
     f = Tiles(SIZES)
     same = f.tanh(f.load("param", "w", ("K",)))

@@ -18,7 +18,6 @@ from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import ChunkPass, Derived
 from lacc.tile.ops import TILE_OPS
 from lacc.tile.program import PAST, TIME, Inst, Program, numbers
-from lacc.tile.rewrite import for_chunks
 from lacc.tile.split import FIXED, phases
 
 TOKENS = Size.of("#C")
@@ -167,10 +166,8 @@ def _of_instruction(program: Program, inst: Inst) -> Work:
 
 def lowered(derived: Derived, back: bool = False) -> list[Program]:
     """The programs of all passes, forward or ``back``, as they run."""
-    carried = "dstate" if back else "state"
     passes = [p for p in derived.passes if isinstance(p, ChunkPass)]
-    programs = [p.backward if back else p.forward for p in passes]
-    return [for_chunks(p, carried) for p in programs]
+    return [p.lowered_back if back else p.lowered for p in passes]
 
 
 def attended(derived: Derived, back: bool = False) -> Work:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from lacc.analysis.affine import CONTRACTING
 from lacc.analysis.classify import recurrences
@@ -43,28 +44,38 @@ from lacc.tile.grad import differentiate
 from lacc.tile.lower import Lower, Naming
 from lacc.tile.program import Program, Tiles
 from lacc.tile.reads import reads, vector_first
+from lacc.tile.rewrite import for_chunks
 from lacc.tile.token import TokenBuilder
 
 DIFFERENTIATED = ("input", "param", "state", "stored", "last")
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkPass:
-    """One pass over time, chunk by chunk: forward gives outputs, "state:S" and "stored:x"; backward
-    gives "KIND:name" for every load of `DIFFERENTIATED` kinds, from ("cotangent", output or stored)
-    and ("dstate", S)."""
+@dataclass(frozen=True)
+class Pair:
+    """A program and its reverse: forward gives outputs, "state:S" and "stored:x"; backward gives
+    "KIND:name" for every load of `DIFFERENTIATED` kinds, from ("cotangent", output or stored) and
+    ("dstate", S).
+
+    ``lowered`` and ``lowered_back`` are both as they are priced and printed.
+    """
+
+    forward: Program
+    backward: Program
+
+    @cached_property
+    def lowered(self) -> Program:
+        return for_chunks(self.forward, "state")
+
+    @cached_property
+    def lowered_back(self) -> Program:
+        return for_chunks(self.backward, "dstate")
+
+
+@dataclass(frozen=True)
+class ChunkPass(Pair):
+    """One pass over time, chunk by chunk; a pair by itself has no time axis."""
 
     stage: Stage
-    forward: Program
-    backward: Program
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A program and its reverse, as those of a pass, without a time axis."""
-
-    forward: Program
-    backward: Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +226,7 @@ def _passes(
             home, both = chunks.get(stage.home), attended[stage.attend]
             built[n] = AttentionBuilder(spec, n, stage, naming, home, attentions, both).build()
     return tuple(
-        built[n] if n in built else ChunkPass(stage, *_both(chunks[n].program()))
+        built[n] if n in built else ChunkPass(*_both(chunks[n].program()), stage)
         for n, stage in enumerate(plan)
     )
 

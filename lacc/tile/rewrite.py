@@ -1,4 +1,12 @@
-"""Tile programs in, equal and better ones out."""
+"""A tile program in, an equal one out that a target runs chunk by chunk at less cost: the rewrites,
+and `PIPELINE`, the order of them all.
+
+Each takes the program and the kind of load that is carried from chunk to chunk ("state" forward,
+"dstate" backward), and gives the program in which what it replaces is another value, all else and
+all outputs the same up to rounding. It is a rule for `rebuild`: ``rule(f, n, new)`` is what stands
+for value ``n`` in the new program ``f``, where ``new(i)`` stands for value ``i``; None keeps it.
+A value is *in the loop*, or waits for the carry, where `split.phases` has it carried.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +17,10 @@ from dataclasses import replace
 from lacc.ir.ops import OPS
 from lacc.tile.program import Axes, Program, Tiles
 from lacc.tile.rebuild import rebuild
-from lacc.tile.row_factors import move_factors
+from lacc.tile.row_factors import gather, move_factors
 from lacc.tile.split import phases, reaches
+
+Rewrite = Callable[[Program, str], Program]
 
 ELEMENTWISE = frozenset(n for n, op in OPS.items() if op.entrywise)
 
@@ -65,7 +75,7 @@ def free_carry_of_solves(program: Program, carried: str) -> Program:
     return rebuild(program, rule)
 
 
-def solve_by_inverse(program: Program) -> Program:
+def solve_by_inverse(program: Program, carried: str) -> Program:
     """Solves as products with the inverse of their system: one inverse serves all that have the
     system in common, those with its transpose too."""
     body = program.body
@@ -82,7 +92,7 @@ def solve_by_inverse(program: Program) -> Program:
     return rebuild(program, rule)
 
 
-def meet_once(program: Program, carried: str = "state") -> Program:
+def meet_once(program: Program, carried: str) -> Program:
     """``gram(x, y, d)`` beside x · prefix(d) or y · suffix(d) as one walk over the levels that
     gives all three. Not where x · prefix(d) would have to wait for the carried state that y needs,
     or the other way round."""
@@ -117,7 +127,7 @@ def meet_once(program: Program, carried: str = "state") -> Program:
     return rebuild(program, rule)
 
 
-def plain(program: Program) -> Program:
+def plain(program: Program, carried: str) -> Program:
     """The program without what only its gradient needed: values that stand for others."""
 
     def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
@@ -186,7 +196,7 @@ def rows_first(program: Program, carried: str) -> Program:
     return rebuild(program, rule)
 
 
-def contract_sums(program: Program) -> Program:
+def contract_sums(program: Program, carried: str) -> Program:
     """Sums of products that nothing else uses as contractions: no tile of all their terms."""
     body = program.body
     uses = Counter(i for inst in body for i in inst.ins) + Counter(program.outs.values())
@@ -203,7 +213,7 @@ def contract_sums(program: Program) -> Program:
     return rebuild(program, rule)
 
 
-def orient(program: Program) -> Program:
+def orient(program: Program, carried: str) -> Program:
     """Tiles without time laid out as what they are added to: products give either order of their
     axes at no cost, while entries in another order are slow to reach."""
     body = program.body
@@ -226,8 +236,26 @@ def orient(program: Program) -> Program:
     return rebuild(program, rule)
 
 
+PIPELINE: tuple[tuple[Rewrite, str], ...] = (
+    (plain, "first: the others look at values, not through those that stand for others"),
+    (
+        free_carry_of_scans,
+        "what a scan carried is now a sum of products, of which rows can be taken",
+    ),
+    (rows_first, "after it: of the scan itself no row is at hand before all are"),
+    (free_carry_of_solves, "while solves are solves: a product with an inverse is not split"),
+    (solve_by_inverse, "after it: the parts of a split solve share one inverse"),
+    (meet_once, "before factors move: it knows its products by x · prefix(d)"),
+    (contract_sums, "before factors move, which they do out of contractions alone"),
+    (move_factors, "once every contraction there will be is there"),
+    (gather, "once all factors stand where they stay"),
+    (orient, "last, for it sets layouts: what a later rewrite made would have any"),
+)
+"""Every rewrite in the order they run, and why each runs where it does."""
+
+
 def for_chunks(program: Program, carried: str) -> Program:
-    """The program as a target runs it chunk by chunk: all rewrites, in the order they need."""
-    program = rows_first(free_carry_of_scans(plain(program), carried), carried)
-    program = solve_by_inverse(free_carry_of_solves(program, carried))
-    return orient(move_factors(contract_sums(meet_once(program, carried))))
+    """The program as a target runs it chunk by chunk, all of `PIPELINE` applied."""
+    for rewrite, _ in PIPELINE:
+        program = rewrite(program, carried)
+    return program

@@ -14,13 +14,8 @@ Sink = tuple[int, int, tuple[tuple[str, str], ...]]
 """A contraction, which operand of it a value is, and the names of the value's axes there."""
 
 
-def move_factors(program: Program) -> Program:
-    """Moves factors out of the operands of contractions, and signs and factors of a product
-    together."""
-    return gather(_move(program))
-
-
-def _move(program: Program) -> Program:
+def move_factors(program: Program, carried: str) -> Program:
+    """Factors and signs out of the operands of contractions, to where they are cheapest."""
     body = program.body
     lifted = _lifted(program)
 
@@ -156,7 +151,7 @@ def times(f: Tiles, tile: int, factors: Sequence[int]) -> int:
     return tile
 
 
-def gather(program: Program) -> Program:
+def gather(program: Program, carried: str) -> Program:
     """Chains of products and signs as one: tiles first, then all factors of fewer axes together."""
     body = program.body
     uses = [0] * len(body)
