@@ -29,7 +29,7 @@ from lacc.analysis.tropical import written
 from lacc.analysis.words import Words
 from lacc.ir.build import Builder
 from lacc.ir.graph import Need, needs
-from lacc.spec.model import Expr, Output, Spec, State
+from lacc.spec.model import Expr, Spec, State
 from lacc.spec.names import as_read, is_memory
 
 _CLASSES = {
@@ -306,12 +306,13 @@ class _Teller(Words):
     def normalizers(self, recurrences: Sequence[Recurrence]) -> Iterator[tuple[str, str]]:
         """Every divisor on the way to an output that holds a state."""
         found = {name: r for r in recurrences for name in r.states}
-        divisors: dict[Expr, list[Output]] = {}
+        divisors: dict[Expr, set[str]] = {}
         for output in self.spec.outputs:
             for node in output.expr.walk():
                 if node.op == "div" and needs(node.args[1]):
-                    divisors.setdefault(node.args[1], []).append(output)
-        for divisor, outputs in divisors.items():
+                    divided = needs(node.args[0]) or needs(output.expr)
+                    divisors.setdefault(node.args[1], set()).update(n.state for n in divided)
+        for divisor, above in divisors.items():
             interval = self.ranges.of(divisor)
             floor = "may be 0"
             if interval.positive:
@@ -322,9 +323,8 @@ class _Teller(Words):
             label = self.names.get(divisor, "divisor")
             yield label, f"{formula}, {floor}"
             below = {need.state for need in needs(divisor)}
-            above = {n.state for o in outputs for n in needs(o.expr)} - below
             for name in sorted(below, key=list(found).index):
-                for other in sorted(above, key=list(found).index):
+                for other in sorted(above - below, key=list(found).index):
                     if found[name].direction == found[other].direction:
                         yield name, self.relation(found[name], found[other])
 
