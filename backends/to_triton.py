@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Iterable
 
 from lacc import __version__
 from lacc.backends import paste
-from lacc.backends.base import environment
-from lacc.backends.triton_kernel import DEVICE, RESERVED, Kernel, Launch, host_size, lead
+from lacc.backends.base import environment, lead, public_arguments, tuple_code, unused
+from lacc.backends.triton_kernel import DEVICE, RESERVED, Kernel, Launch, host_size
 from lacc.backends.triton_text import obstacle
-from lacc.spec.model import Arg, Output, Spec, State
+from lacc.spec.model import Output, Spec, State
 from lacc.spec.shapes import Shape, Size
 from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
@@ -57,10 +58,8 @@ def lacks(spec: Spec, derived: Derived) -> str:
 
 def public_name(spec: Spec) -> str:
     """The function of the emitted file: the variant's name, with underscores where it is taken."""
-    name = spec.ascii
-    while name in {*RESERVED, *paste.names(DEVICE), *paste.names(HOST), *keyword.kwlist}:
-        name += "_"
-    return name
+    taken = {*RESERVED, *paste.names(DEVICE), *paste.names(HOST), *keyword.kwlist}
+    return unused(spec.ascii, taken)
 
 
 def to_triton(spec: Spec, derived: Derived, chunk: int | None = None) -> str:
@@ -71,7 +70,7 @@ def to_triton(spec: Spec, derived: Derived, chunk: int | None = None) -> str:
     launch = plan(program, chunk)
     kernel = Kernel(spec, program, launch)
     body = "\n".join([*kernel.before, *kernel.chunk, *kernel.after])
-    args = [a for role in ("input", "param", "buffer") for a in spec.args if a.role == role]
+    arguments = public_arguments(spec)
     plain = [dim for dim in spec.dims.values() if dim.size == Size.of(dim.name)]
     template = environment().get_template("triton.py.j2")
     return template.render(
@@ -82,11 +81,12 @@ def to_triton(spec: Spec, derived: Derived, chunk: int | None = None) -> str:
         k=kernel,
         device=paste.chosen(DEVICE, re.findall(r"\w+", body)),
         host=paste.body(HOST),
-        arguments=[_argument(arg) for arg in args],
+        arguments=arguments,
+        axes={a.name: _axes(lead(a.arg), a.arg.shape) for a in arguments},
         pinned={dim.name: dim.default for dim in plain if dim.pinned},
-        defaults={"H": 1, "G": 1, **{dim.name: dim.default for dim in plain}},
-        states={s.ascii: _shape("BH", s.shape) for s in kernel.states},
-        outputs={o.ascii: _shape("BTH", o.shape) for o in spec.outputs},
+        defaults={dim.name: dim.default for dim in plain},
+        states={s.ascii: _axes("BH", s.shape) for s in kernel.states},
+        outputs={o.ascii: _axes("BTH", o.shape) for o in spec.outputs},
     )
 
 
@@ -123,25 +123,13 @@ def free_axis(program: Program) -> str:
     return next(free, "")
 
 
-def _shape(first: str, shape: Shape) -> str:
-    """The shape of a whole array over the sizes ``n``."""
-    return f"({', '.join(map(host_size, (*map(Size.of, first), *shape)))})"
-
-
-def _argument(arg: Arg) -> dict[str, str]:
-    """What the template says of an argument."""
-    axes = [f'"{axis}"' for axis in lead(arg)]
-    for size in arg.shape:
+def _axes(first: Iterable[str], shape: Shape) -> str:
+    """The axes of a whole array: a name, a number, or a function of the sizes ``n`` by name."""
+    found = [f'"{axis}"' for axis in first]
+    for size in shape:
         if size == Size.of(str(size)):
-            axes.append(f'"{size}"')
-        elif size.constant is not None:
-            axes.append(str(size.constant))
+            found.append(f'"{size}"')
         else:
-            axes.append(f"lambda n: {host_size(size)}")
-    return {
-        "name": arg.ascii,
-        "role": arg.role,
-        "axes": f"[{', '.join([*lead(arg), *map(str, arg.shape)])}]",
-        "doc": arg.doc,
-        "shape": f"({', '.join(axes)}{',' if len(axes) == 1 else ''})",
-    }
+            whole = size.constant is not None
+            found.append(str(size.constant) if whole else f"lambda n: {host_size(size)}")
+    return tuple_code(found)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lacc.backends import paste
-from lacc.backends.base import Variables
+from lacc.backends.base import Variables, lead, unused
 from lacc.backends.text import SUM, Text, size_text
 from lacc.backends.triton_text import ELEMENTWISE, Formats, Index
 from lacc.spec.model import Arg, Output, Spec, State
@@ -51,12 +51,6 @@ class Launch:
 def host_size(size: Size) -> str:
     """A size as Python over the sizes ``n`` by name."""
     return WORD.sub(lambda name: f'n["{name[0]}"]', size_text(size))
-
-
-def lead(arg: Arg) -> tuple[str, ...]:
-    """Names of an argument's leading axes."""
-    level = {"head": ("H",), "group": ("G",), "layer": ()}[arg.per]
-    return ("B", "T", *level) if arg.role == "input" else level
 
 
 class Kernel:
@@ -109,10 +103,9 @@ class Kernel:
 
     def _name(self, wish: str) -> str:
         """``wish``, with underscores behind it where it is taken."""
-        while wish in self._used:
-            wish += "_"
-        self._used.add(wish)
-        return wish
+        name = unused(wish, self._used)
+        self._used.add(name)
+        return name
 
     def _dims_used(self) -> list[str]:
         body = self.program.body

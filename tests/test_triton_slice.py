@@ -27,6 +27,7 @@ import triton_worker as worker
 import lacc
 from lacc import LaccError
 from lacc.backends.to_triton import free_axis, lacks, to_triton
+from lacc.runtime.contract import axes_of
 from lacc.tile.pad import fill_padding
 from lacc.tile.program import Program
 
@@ -160,12 +161,31 @@ def test_misuse_names_the_argument() -> None:
     kernel = lacc.compile(ROOT / "examples" / "gla.la", "triton", K=4)
     x = {name: torch.zeros(1, 3, 2, 4) for name in "qkvg"}
     for wrong, kind, said in (
-        ({"v": [1.0]}, TypeError, "v: expected a torch tensor, got list"),
-        ({"g": x["g"].int()}, TypeError, "g: expected float16, bfloat16 or float32"),
-        ({"k": x["k"][0]}, ValueError, "k: expected 4 axes"),
+        ({"v": [1.0]}, TypeError, "v: expected a torch tensor, got .*list"),
+        ({"g": x["g"].int()}, TypeError, "g: expected dtype float16, bfloat16, float32"),
+        ({"k": x["k"][0]}, ValueError, r"k: expected \[B, T, H, K\], got shape \(3, 2, 4\)"),
         ({"k": x["k"][:, :2]}, ValueError, r"k: expected \[B = 1, T = 3, H = 2, K = 4\]"),
         ({"q": torch.zeros(1, 3, 2, 5)}, ValueError, "q: expected .* K = 4"),
         ({"v": x["v"].to("meta")}, ValueError, "v: expected one on cpu, got meta"),
+        ({"chunk": 0}, ValueError, "chunk: expected a positive integer, got 0"),
+        ({"initial_state": [1.0]}, TypeError, "initial_state: expected a tuple or dict of S, got"),
+        ({"initial_state": (None, None)}, ValueError, r"expected \(S\), got \(2 entries\)"),
+        ({"initial_state": {"Z": None}}, ValueError, "initial_state: expected S, got 'Z'"),
+        ({"initial_state": x["q"]}, ValueError, r"initial_state.S: expected \[1, 2, 4, 4\]"),
     ):
         with pytest.raises(kind, match=said):
             kernel(**{**x, **wrong})
+
+
+def test_heads_are_whole_groups() -> None:
+    import torch
+
+    kernel = lacc.compile(ROOT / "examples" / "mamba2.la", "triton", N=4, P=4)
+    x = {
+        a.name: torch.zeros(
+            [{"#B": 1, "#T": 3, "#H": 3, "#G": 2}.get(axis, 4) for axis in axes_of(a)]
+        )
+        for a in kernel.signature.arguments
+    }
+    with pytest.raises(ValueError, match="G = 2 does not divide H = 3"):
+        kernel(**x)

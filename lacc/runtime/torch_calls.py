@@ -49,15 +49,7 @@ def forward(name: str, source: str, target: str) -> Callable[..., Any]:
         function = loaded[name]
         if not any(isinstance(x, np.ndarray) for x in arguments.values()):
             return function(**arguments, **asked)
-        start = asked.pop("initial_state", None)
-        if start is not None:
-            fields = start._asdict() if hasattr(start, "_asdict") else start
-            asked["initial_state"] = (
-                tensor(fields)
-                if isinstance(fields, np.ndarray)
-                else {key: tensor(x) for key, x in fields.items()}
-            )
-        outputs, state = function(**{key: tensor(x) for key, x in arguments.items()}, **asked)
+        outputs, state = function(**tensors(arguments), **tensors(asked))
         return arrays(outputs), arrays(state)
 
     return call
@@ -80,6 +72,18 @@ def tensor(x: Any) -> Any:
         bits = torch.from_numpy(np.array(x).view(np.int16))
         return bits.view(torch.bfloat16).to(device)
     return torch.from_numpy(np.array(x)).to(device)
+
+
+def tensors(x: Any) -> Any:
+    """``x`` with tensors for NumPy arrays, those of a tuple or dict too."""
+    if isinstance(x, np.ndarray):
+        return tensor(x)
+    if isinstance(x, tuple):
+        parts = map(tensors, x)
+        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
+    if isinstance(x, Mapping):
+        return {key: tensors(part) for key, part in x.items()}
+    return x
 
 
 def arrays(x: Any) -> Any:
