@@ -60,11 +60,11 @@ def _priced(
     """``plan`` with the prices of a forward call, or of one that also goes ``back`` for
     gradients."""
     phases = [cost.work(program, "state") for program in cost.lowered(derived)]
-    tokens = [derived.token.forward] if derived.token is not None else []
+    tokens = [derived.token.lowered] if derived.token is not None else []
     kept = Size.of(0)
     if back:
         phases += [cost.work(program, "dstate") for program in cost.lowered(derived, back=True)]
-        tokens += [derived.token.backward] if derived.token is not None else []
+        tokens += [derived.token.lowered_back] if derived.token is not None else []
         kept = cost.kept(derived)
     carry = cost.total(p["carry"] for p in phases) + cost.attended(derived)
     carry = carry + cost.attended(derived, back=True) if back else carry

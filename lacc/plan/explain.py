@@ -177,7 +177,7 @@ def _candidates(
         work = work + cost.attended(derived)
         cost_ = plan.by_chunk(C, T, heads, dims)
         if mode == "recurrent" and derived.token is not None:
-            work, cost_ = cost.from_state(derived.token.forward), plan.by_token(T, heads, dims)
+            work, cost_ = cost.from_state(derived.token.lowered), plan.by_token(T, heads, dims)
         flops = cost.evaluate(work.flops, sizes(C, dims, T / 2)) * heads * T / C
         mark = "chosen" if (mode, C) == chosen else ""
         numbers = _figures(cost_ / 1e6), _figures(flops / 1e6)
