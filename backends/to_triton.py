@@ -47,13 +47,36 @@ def lacks(spec: Spec, derived: Derived) -> str:
     back = [*derived.delays, *(field.removesuffix("_past") for field in derived.chains)]
     if back:
         return f"it reads {back[0]} with a delay, which is not lowered yet"
+    if derived.exponents:
+        return (
+            f"the state {next(iter(derived.exponents))} is (stabilized), which is not lowered yet"
+        )
     if derived.initial is not None:
         return "it has a state that does not start at 0, which is not lowered yet"
     values: list[State | Output] = [*spec.states, *spec.outputs]
     for value in values:
         if value.per != "head":
             return f"{value.ascii} is per {value.per}, which is not lowered yet"
-    return obstacle(only.forward)
+    reason = obstacle(only.forward)
+    state = _state_beyond(derived, only.forward) if reason else ""
+    return f"{state}, which is not lowered yet" if state else reason
+
+
+def _state_beyond(derived: Derived, program: Program) -> str:
+    """The state whose form is what no kernel carries, "" where it is another thing."""
+    for recurrence in derived.recurrences:
+        names = ", ".join(recurrence.states)
+        if recurrence.coupling is not None:
+            return f"the states {names} need one another"
+        if recurrence.tropical is not None:
+            return f"the state {names} is a running {recurrence.tropical.op}"
+        if recurrence.rank > 1:
+            return f"the state {names} has an erase of rank {recurrence.rank}"
+        if recurrence.transition == "elementwise":
+            return f"the state {names} has a decay of its own for every entry"
+    if any(inst.op == "scan" for inst in program.body):
+        return "it has a state that is scanned entry by entry"
+    return ""
 
 
 def public_name(spec: Spec) -> str:

@@ -25,6 +25,8 @@ from lacc.spec.model import Spec
 from lacc.spec.syntax import File
 
 if TYPE_CHECKING:
+    from lacc.analysis.modes import Modes
+    from lacc.analysis.plain import Plain
     from lacc.runtime.kernel import Kernel
     from lacc.tile.derive import Derived
     from lacc.verify.report import Report
@@ -106,8 +108,6 @@ def emit(
 ) -> str:
     """The text of a stage: ast, ir, recurrence, plan, tile or code. Raises LaccError."""
     from lacc import views
-    from lacc.analysis.classify import recurrences
-    from lacc.ir.memories import one_token_memories
     from lacc.plan.choose import choose
 
     spec = load(given, overrides)
@@ -117,8 +117,7 @@ def emit(
         case "ir":
             return views.of_spec(spec)
         case "recurrence":
-            plain, *_ = one_token_memories(spec)
-            return views.of_recurrences(plain, recurrences(plain))
+            return views.of_recurrences(found(spec)[0])
         case "tile":
             return views.of_programs(analyse(spec))
         case "plan":
@@ -146,25 +145,27 @@ def explain_plan(spec: Spec, shape: Mapping[str, int], *, dtype: str = "float32"
 
 def describe(spec: Spec) -> str:
     """What was found in a spec, in the paper's words."""
-    from lacc.analysis.classify import recurrences
     from lacc.analysis.report import report, text
-    from lacc.ir.memories import one_token_memories
 
-    derived = analyse(spec)
-    plain, *_ = one_token_memories(spec)
-    return text(report(plain, recurrences(plain), derived.modes, derived.longest))
+    return text(report(*found(spec)))
 
 
 def lints(spec: Spec) -> list[Diagnostic]:
     """What the analysis has to say: a state that the promises allow to grow, or without chunks."""
-    from lacc.analysis.classify import recurrences
     from lacc.analysis.notes import chunk_notes
     from lacc.analysis.stability import stability_warnings
-    from lacc.ir.memories import one_token_memories
 
-    plain, *_ = one_token_memories(spec)
-    found = recurrences(plain)
-    return [*stability_warnings(plain, found), *chunk_notes(plain, found)]
+    plain, modes = found(spec)
+    return [*stability_warnings(plain.unscaled, plain.written), *chunk_notes(plain.spec, modes)]
+
+
+def found(spec: Spec) -> tuple[Plain, Modes]:
+    """What is compiled of a spec, and the modes that it has."""
+    from lacc.analysis.modes import modes
+    from lacc.analysis.plain import plain
+
+    compiled = plain(spec)
+    return compiled, modes(compiled)
 
 
 def analyse(spec: Spec) -> Derived:
@@ -197,7 +198,6 @@ def verify(
 
 def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
     """One NumPy file, loaded."""
-    from lacc.analysis.gauge import longest_chunk
     from lacc.backends.to_numpy import public_name, to_numpy
     from lacc.plan.choose import choose
     from lacc.runtime.contract import MODES
@@ -218,7 +218,7 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
                 else error("LA0601", span, notes=notes, **values)
             )
     if chunk is not None and derived.longest is not None and chunk > derived.longest:
-        _, bound = longest_chunk(spec, derived.recurrences)
+        bound = derived.modes["parallel"]
         assert bound is not None
         asked = f"chunk of {chunk} tokens"
         span, why = bound.expr.span, bound.reason

@@ -1,4 +1,4 @@
-"""A spec, its recurrences, its tile programs or its plan go in; the text that `--emit` and
+"""A spec, what is compiled of it, its tile programs or its plan go in; the text that `--emit` and
 `explain` print comes out.
 """
 
@@ -11,9 +11,11 @@ from lacc.analysis.stability import named
 from lacc.report import table
 from lacc.spec.format import show, unparse
 from lacc.spec.model import Expr, Spec
+from lacc.spec.names import as_read
 from lacc.spec.shapes import show as show_shape
 
 if TYPE_CHECKING:
+    from lacc.analysis.plain import Plain
     from lacc.analysis.transition import Coupling, Factor, Recurrence
     from lacc.plan.explain import Table
     from lacc.plan.plan import Plan
@@ -42,14 +44,16 @@ def of_spec(spec: Spec) -> str:
     return "\n".join(lines)
 
 
-def of_recurrences(spec: Spec, recurrences: Sequence[Recurrence]) -> str:
-    """Each recurrence in canonical form: decays, erases and writes of one token."""
-    names = named(spec)
-    return "\n\n".join("\n".join(_recurrence(r, names)) for r in recurrences)
+def of_recurrences(plain: Plain) -> str:
+    """Each recurrence that is compiled, in canonical form: decays, erases and writes of one token.
+    A memory has the name of what is read of it, an exponent that of its field."""
+    names = named(plain.spec)
+    return "\n\n".join("\n".join(_recurrence(r, names)) for r in plain.recurrences)
 
 
 def _recurrence(recurrence: Recurrence, names: Mapping[Expr, str]) -> Iterator[str]:
-    yield f"{', '.join(recurrence.states)}: {class_of(recurrence)}, {recurrence.direction}"
+    states = ", ".join(map(_read, recurrence.states))
+    yield f"{states}: {class_of(recurrence)}, {recurrence.direction}"
     if recurrence.decays:
         yield f"  decay  {_factors(recurrence.decays, names)}"
     for erase in recurrence.erases:
@@ -64,6 +68,11 @@ def _recurrence(recurrence: Recurrence, names: Mapping[Expr, str]) -> Iterator[s
         yield f"  scan   {form.op}, f = {show(form.f, names)}, i = {show(form.i, names)}"
     if recurrence.obstacle is not None:
         yield f"  no chunk form: {recurrence.obstacle.reason}"
+
+
+def _read(name: str) -> str:
+    owner, when = as_read(name, -1)
+    return owner if when == -1 else f"{owner}[t{when}]"
 
 
 def _coupling(

@@ -253,7 +253,7 @@ def test_the_report_says_what_the_step_is_and_whether_it_is_bounded(
     equations: str, expected: str, step: str
 ) -> None:
     spec = driver.load(HEAD + VECTORS + equations + "\no = x[t]")
-    sections = report(spec, driver.analyse(spec).recurrences, {})
+    sections = report(*driver.found(spec))
     rows = dict(next(s for s in sections if s.title.startswith("state")).rows)
     assert step in rows["transition"] and rows["stability"].startswith(expected)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lacc.diagnostics import LaccError
-from lacc.driver import analyse, compile, describe, load
+from lacc.driver import analyse, compile, describe, emit, load
 from lacc.ir.memories import one_token_memories
 from lacc.verify.checks import CHECKS
 from lacc.verify.harness import verify
@@ -165,3 +165,19 @@ def test_a_report_speaks_of_what_the_spec_reads() -> None:
     assert "@2" not in said and "@3" not in said
     assert "update      u[t] = tanh(k) * sum(v)" in said
     assert "reads u of 3 tokens ago" in said
+
+
+def test_a_chunk_beyond_a_bound_that_a_memory_gives_is_refused_with_its_term() -> None:
+    text = (
+        "variant x\ndim K = 4, V = 3\ninput k, q : [K]\ninput v, d : [V]\nstate u : [V]\n"
+        "state S : [K, V]\noutput o : [V]\nn = normalize(k)\nu[t] = d\n"
+        "S[t] = (I - n @ n.T) @ S[t-1] @ diag(exp(-sigmoid(u[t-2]))) + n @ v.T\no = S[t].T @ q"
+    )
+    assert compile(text, "numpy", chunk=80).modes[0] == "chunk"
+    with pytest.raises(LaccError, match="is bounded for 80 tokens") as refused:
+        compile(text, "numpy", chunk=200)
+    (said,) = refused.value.diagnostics
+    assert said.code == "LA0601" and said.span is not None
+    assert said.span.words == "exp(-sigmoid(u[t-2]))"
+    shown = emit(text, "recurrence")
+    assert "u[t-2]: none" in shown and "@" not in shown

@@ -8,16 +8,14 @@ import pytest
 from conftest import EXAMPLES, ROOT
 
 from lacc import driver
-from lacc.analysis.classify import recurrences
 from lacc.analysis.report import report, text
-from lacc.analysis.transition import Obstacle
 from lacc.spec.model import Spec
 
 
 def said(spec: Spec | str, title: str) -> list[tuple[str, str]]:
     """The rows of the section whose title starts with ``title``."""
     spec = driver.load(spec) if isinstance(spec, str) else spec
-    sections = report(spec, recurrences(spec), {})
+    sections = report(*driver.found(spec))
     return [row for section in sections if section.title.startswith(title) for row in section.rows]
 
 
@@ -37,12 +35,14 @@ def gated(declarations: str, equations: str, readout: str = "S[t].T @ q") -> str
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_has_a_report_that_fits_a_terminal(path) -> None:
     spec = driver.load(path)
-    shown = text(report(spec, recurrences(spec), {"recurrent": None}))
+    compiled, modes = driver.found(spec)
+    shown = text(report(compiled, modes))
     assert spec.name in shown
     assert max(map(len, shown.splitlines())) <= 100
     for state in spec.states:
         assert re.search(rf"^states? .*\b{state.name} ", shown, re.MULTILINE)
-    assert ("  stability" in shown) == bool(spec.states) and "\nreadout" in shown
+    remember = any(r.form != "written" for r in compiled.recurrences)
+    assert ("  stability" in shown) == remember and "\nreadout" in shown
 
 
 def test_a_gate_is_told_with_its_size_source_range_and_space() -> None:
@@ -155,23 +155,15 @@ def test_backward_states_and_other_kinds_of_recurrence_are_named() -> None:
 
 
 def test_a_mode_that_does_not_exist_names_the_term_and_its_line() -> None:
-    spec = driver.load(gated("", "S[t] = tanh(S[t-1]) + k @ v.T"))
-    (found,) = recurrences(spec)
-    assert found.obstacle is not None
-    sections = report(spec, (found,), {"chunk": found.obstacle, "recurrent": None})
-    rows = dict(sections[-1].rows)
+    rows = dict(said(gated("", "S[t] = tanh(S[t-1]) + k @ v.T"), "modes"))
     assert rows["recurrent"] == "yes"
     assert rows["chunk"].startswith("no: ")
     assert "tanh" in rows["chunk"] and rows["chunk"].endswith("(line 7)")
 
 
 def test_a_reason_that_names_the_term_does_not_name_it_twice() -> None:
-    spec = example("linear_transformer_noncausal")
-    leaf = next(n for n in spec.outputs[0].expr.walk() if n.op == "state")
-    sections = report(
-        spec, recurrences(spec), {"step": Obstacle("it reads S[T], the last state", leaf)}
-    )
-    assert dict(sections[-1].rows)["step"].startswith("no: it reads S[T], the last state (line")
+    rows = dict(said(example("linear_transformer_noncausal"), "modes"))
+    assert rows["step"].startswith("no: it reads S[T], the last state (line")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ exponent that stands beside a value."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,47 @@ n[t] = r * n[t-1] + exp(k + i)
 u = S[t-1].T @ q
 o = u / (sum(n[t]) + sum(abs(u)))
 """,
+    "an erase": """
+input q, k : [K]
+input v : [V]
+input i, f, b : scalar
+state S : [K, V] (stabilized)
+state n : [K] (stabilized)
+output o : [V]
+u = normalize(k)
+S[t] = sigmoid(f) * (I - sigmoid(b) * u @ u.T) @ S[t-1] + exp(i) * u @ v.T
+n[t] = sigmoid(f) * n[t-1] + exp(i) * abs(k)
+o = S[t].T @ q / (1e-3 + sum(n[t]))
+""",
+    "erases beside a decay of each channel": """
+input q, k, w : [K]
+input v : [V]
+input g : [K] where g <= 0
+input i : scalar
+input b : scalar where 0 <= b <= 1
+state S : [K, V] (stabilized)
+state n : [K] (stabilized)
+output o : [V]
+u = normalize(k)
+p = normalize(w)
+S1 = (I - b * u @ u.T) @ diag(exp(g)) @ S[t-1] + exp(i) * u @ v.T
+S[t] = (I - b * p @ p.T) @ S1 + exp(2 * i) * p @ v.T
+n[t] = exp(g) * n[t-1] + exp(i) + exp(2 * i)
+o = (S[t].T @ q + S[t-1].T @ k) / (1e-3 + sum(n[t]))
+""",
+    "an erase with a weight of its own": """
+input q, k : [K]
+input v : [V]
+input i, b : scalar
+input a, c : scalar where 0 <= a <= 1
+state S : [K, V] (stabilized)
+state x : [K] (stabilized)
+output o : [V]
+u = normalize(k)
+S[t] = a * S[t-1] - exp(b - 2) * (S[t-1] @ v) @ v.T + exp(i) * k @ v.T
+x[t] = c * (x[t-1] - u * (u.T @ x[t-1])) + exp(i) * k
+o = S[t].T @ q / (1 + abs(x[t-1].T @ q))
+""",
     "backward": """
 input q, k : [K]
 input v : [V]
@@ -139,6 +181,8 @@ FAR = {
     "features": {"k": 100, "q": 50},
     "columns": {"s": 100},
     "gates in linear space": {"i": 200},
+    "an erase": {"i": 200, "f": 200},
+    "erases beside a decay of each channel": {"i": 100},
     "the last value": {"k": 100},
 }
 
@@ -351,17 +395,49 @@ def test_an_exponent_has_the_axis_that_the_weights_are_on(name: str, axes: Any) 
     assert {n: at for n, (_, at) in derived.exponents.items()} == axes
 
 
-@pytest.mark.parametrize(
-    "update", ["S[t-1] - k @ (k.T @ S[t-1]) + exp(i) * k @ v.T", "tanh(S[t-1]) + k @ v.T"]
-)
-def test_what_is_no_sum_of_decays_and_writes_is_refused(update: str) -> None:
+REFUSED = {
+    "the nonlinear function tanh of the state": "S[t] = tanh(S[t-1]) + exp(i) * k @ v.T",
+    "a dense transition: one factor on both sides": "S[t] = W @ S[t-1] + k @ v.T",
+    "it needs other states that need it": "S[t] = S[t-1] + R[t-1]\nR[t] = R[t-1] - S[t-1]",
+    "it is a running maximum": "S[t] = max(S[t-1] + i, k @ v.T)",
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_is_no_sum_of_decays_erases_and_writes_is_refused_and_said_so(why: str) -> None:
+    other = "state R : [K, V]\n" if "R[t]" in REFUSED[why] else "param W : [K, K]\n"
     text = HEAD + (
         "input q, k : [K]\ninput v : [V]\ninput i : scalar\nstate S : [K, V] (stabilized)\n"
-        f"output o : [V]\nS[t] = {update}\no = S[t].T @ q + i * v"
+        f"{other}output o : [V]\n{REFUSED[why]}\no = S[t].T @ q + i * v"
     )
-    with pytest.raises(lacc.LaccError, match="is no sum of decays and writes"):
+    reason = f"the (stabilized) state S has no scaled form ({why})"
+    with pytest.raises(lacc.LaccError, match=re.escape(reason)):
         driver.compile(text, "numpy")
+    (note,) = [d for d in driver.lints(driver.load(text)) if d.code == "LA0603"]
+    assert "`S`" in note.message and "no mode remains" in note.notes[-1].message
+    assert why in note.message
     driver.compile(text, "reference")
+
+
+def test_an_erase_beside_a_decay_of_the_axis_that_it_leaves_has_no_chunks() -> None:
+    text = HEAD + (
+        "input q, k : [K]\ninput v : [V]\ninput i : scalar\ninput g : [V] where -1 <= g <= 0\n"
+        "state S : [K, V] (stabilized)\noutput o : [V]\nu = normalize(k)\n"
+        "S[t] = (I - u @ u.T) @ S[t-1] @ diag(exp(g)) + exp(i) * u @ v.T\no = S[t].T @ q"
+    )
+    kernel = driver.compile(text, "numpy")
+    assert kernel.modes == ("recurrent",)
+    (note,) = driver.lints(kernel.spec)
+    assert "with the exponent of S" in note.message
+    report = verify(driver.compile(text, "reference"), [kernel])
+    assert report.passed, str(report)
+    assert driver.compile(text.replace(" (stabilized)", ""), "numpy").modes[0] == "chunk"
+
+
+def test_the_recurrences_that_are_shown_are_those_that_are_compiled() -> None:
+    shown = driver.emit(stabilized("mlstm"), "recurrence")
+    assert "S_log: maxplus" in shown and "@" not in shown
+    assert "exp(i - stop_gradient(S_log[t]))" in shown
 
 
 # ---- readouts ------------------------------------------------------------------------------------

@@ -108,6 +108,18 @@ def test_only_an_axis_that_nothing_sums_over_is_split() -> None:
     assert split("mamba2") == "P"
 
 
+def test_a_state_that_no_kernel_carries_is_named() -> None:
+    def why(name: str) -> str:
+        spec = lacc.load(ROOT / "examples" / f"{name}.la")
+        return lacks(spec, lacc.analyse(spec))
+
+    for name in ("deltaproduct", "lru", "mlstm_by_hand", "mamba1", "hgrn"):
+        assert "no Triton format" not in why(name) and "which is not lowered yet" in why(name)
+    head = "variant x\ndim K = 4\ninput k : [K]\nstate S : [K] (stabilized)\noutput o : [K]\n"
+    spec = lacc.load(head + "S[t] = S[t-1] + exp(k)\no = S[t] / sum(S[t])")
+    assert lacks(spec, lacc.analyse(spec)).startswith("the state S is (stabilized)")
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_emitted_or_refused_with_a_reason(path: Path) -> None:
     spec = lacc.load(path)

@@ -192,7 +192,7 @@ def _classified(
     transition = _transition(decay, erases) if decays or erases else "none"
     obstacle = None
     if erases:
-        obstacle = _on_both_sides(state, decay, erases)
+        obstacle = _on_both_sides(state, decay, erases, writes)
         erases = erases if obstacle else _least(build, erases)
         writes = _by_column(build, writes, erases[0].axis)
     else:
@@ -210,7 +210,7 @@ def _classified(
 
 
 def _on_both_sides(
-    state: State, decay: tuple[Factor, ...], erases: list[LowRank]
+    state: State, decay: tuple[Factor, ...], erases: list[LowRank], writes: list[Write]
 ) -> Obstacle | None:
     """What acts on the axis that the erases do not contract, where no gauge takes it out."""
     if len({erase.axis for erase in erases}) > 1:
@@ -229,6 +229,10 @@ def _on_both_sides(
         reason = "a decay of the axis that an erase leaves, which it does not share"
         cure = "with the decay applied to what is erased too, the recurrence has chunks"
         return Obstacle(reason, shared, "an erase beside another decay", cure)
+    if any(write.on((0, 1)) is not None for write in writes):
+        reason = "an erase beside a write that is no product of rows and columns"
+        cure = "with writes that are products x @ y.T of vectors, it has chunks"
+        return Obstacle(reason, state.update, "an erase beside a write per entry", cure)
     return None
 
 

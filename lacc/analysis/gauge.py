@@ -1,4 +1,4 @@
-"""Recurrences in, the most tokens that a chunk of them may have out.
+"""Recurrences in, the most tokens that a chunk of them may have out, and what bounds it.
 
 An erase contracts one axis of the state; a decay on the other axis gives every entry there a system
 of its own, unless the state is kept relative to the product G of that decay since the chunk's
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from lacc.analysis.decay import decay_of
 from lacc.analysis.ranges import Ranges
@@ -20,13 +21,18 @@ EXPONENT = 80.0
 """The largest |log G|: what float32 can hold, with room for what is divided by it."""
 
 
-def longest_chunk(
-    spec: Spec, recurrences: Iterable[Recurrence]
-) -> tuple[int | None, Obstacle | None]:
-    """The length, and what bounds it; (None, None) where nothing does, 0 where no promise gives a
-    bound."""
-    ranges = Ranges(spec)
-    longest, bound = None, None
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """``states`` keep a chunk at ``longest`` tokens, 0 where no promise gives a bound."""
+
+    longest: int
+    states: tuple[str, ...]
+    obstacle: Obstacle
+
+
+def longest_chunk(spec: Spec, recurrences: Iterable[Recurrence]) -> Bound | None:
+    """The least bound; None where there is none."""
+    ranges, least = Ranges(spec), None
     for recurrence in recurrences:
         if recurrence.gauge is None or recurrence.obstacle is not None:
             continue
@@ -38,11 +44,12 @@ def longest_chunk(
             ends = [math.log(end) if end > 0 else -math.inf for end in ends]
         steepest = max(abs(end) for end in ends)
         most = 0 if steepest == math.inf else int(EXPONENT / steepest) if steepest else None
-        if most is not None and (longest is None or most < longest):
+        if most is not None and (least is None or most < least.longest):
             kind, cure = "an erase beside a decay without bound", ""
             reason = f"a decay on the axis that an erase leaves is bounded for {most} tokens"
             if most == 0:
                 reason = "a decay on the axis that an erase leaves, which no promise keeps from 0"
                 cure = "with a bound, as in `where g >= -1`, the recurrence has chunks"
-            longest, bound = most, Obstacle(reason, factor.expr, kind, cure)
-    return longest, bound
+            obstacle = Obstacle(reason, factor.expr, kind, cure)
+            least = Bound(most, recurrence.states, obstacle)
+    return least

@@ -1,8 +1,9 @@
-"""Terms of an update that keep each entry of a state where it is in, their sum as one decay out."""
+"""Terms of an update that keep each entry of a state where it is in, their sum as one decay
+out; and what a product is without a decay."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lacc.analysis.transition import Axes, Factor
 from lacc.ir.build import Builder
@@ -82,3 +83,38 @@ def _entrywise(build: Builder, shape: Shape, decays: Sequence[tuple[Factor, ...]
         total = part if total is None else build.add(total, part)
     assert total is not None
     return total
+
+
+def without(build: Builder, product: Expr, factor: Expr) -> Expr | None:
+    """``product`` without the factors of ``factor``; None where a term of it does not have them,
+    or nothing of its shape is left."""
+    left: Expr | None = product
+    for leaf in _factors(factor):
+        left = None if left is None else _divided(build, left, leaf)
+    return left if left is not None and left.shape == product.shape else None
+
+
+def _factors(product: Expr) -> Iterator[Expr]:
+    if product.op == "mul":
+        for arg in product.args:
+            yield from _factors(arg)
+    else:
+        yield product
+
+
+def _divided(build: Builder, e: Expr, leaf: Expr) -> Expr | None:
+    if e is leaf:
+        return build.number(1)
+    parts = [_divided(build, arg, leaf) for arg in e.args if e.op in ("neg", "mul", "add", "sub")]
+    match e.op, parts:
+        case "neg", [Expr() as x]:
+            return build.neg(x)
+        case "mul", [Expr() as x, _]:
+            return build.mul(x, e.args[1])
+        case "mul", [_, Expr() as y]:
+            return build.mul(e.args[0], y)
+        case "add", [Expr() as x, Expr() as y]:
+            return build.add(x, y)
+        case "sub", [Expr() as x, Expr() as y]:
+            return build.add(x, build.neg(y))
+    return None

@@ -1,19 +1,19 @@
-"""A spec and its recurrences in, what the compiler found in it out, in the words of papers: plain
+"""What is compiled and its modes in, what was found in the spec out, in the words of papers: plain
 data, and its text.
 
-    sections = report(spec, recurrences(spec), modes)
+    sections = report(plain(spec), modes(plain(spec)))
     print(text(sections))
 
-Everything is said of the structure that was found, never of a variant that it looks like.
+Everything is said of the structure that was found, never of a variant that it looks like. States
+are those that were written; how a `(stabilized)` one is kept is a row of its own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from textwrap import wrap
 
 from lacc.analysis import rotations
@@ -21,15 +21,16 @@ from lacc.analysis.affine import Affine, NotAffine
 from lacc.analysis.algebra import times
 from lacc.analysis.decay import Decay, decays_of, learned, varies
 from lacc.analysis.interval import number
+from lacc.analysis.modes import Modes
+from lacc.analysis.plain import Plain
 from lacc.analysis.ranges import Ranges
 from lacc.analysis.stability import Stability, stability
-from lacc.analysis.stabilize import Exponents, stabilized
 from lacc.analysis.transition import Coupling, LowRank, Obstacle, Recurrence
 from lacc.analysis.tropical import written
 from lacc.analysis.words import Words
 from lacc.ir.build import Builder
 from lacc.ir.graph import Need, needs
-from lacc.spec.model import Expr, Spec, State
+from lacc.spec.model import Expr, State
 from lacc.spec.names import as_read, is_memory
 
 _CLASSES = {
@@ -64,16 +65,9 @@ class Section:
     rows: tuple[tuple[str, str], ...]
 
 
-def report(
-    spec: Spec,
-    recurrences: Sequence[Recurrence],
-    modes: Mapping[str, Obstacle | None],
-    longest: int | None = None,
-    ranges: Ranges | None = None,
-) -> tuple[Section, ...]:
-    """What was found in ``spec``. ``modes`` says of each mode what prevents it, None where nothing
-    does; ``longest`` is the most tokens of a chunk."""
-    teller = _Teller(spec, ranges or Ranges(spec))
+def report(plain: Plain, modes: Modes) -> tuple[Section, ...]:
+    """What was found."""
+    teller, spec, recurrences = _Teller(plain, modes), plain.unscaled, plain.written
     sections = [Section("spec", tuple(teller.spec_rows()))]
     features = tuple(teller.features())
     sections += [Section("feature map", features)] if features else []
@@ -86,7 +80,7 @@ def report(
         sections.append(Section(f"{noun} {names}", tuple(teller.recurrence(recurrence))))
     sections += [Section("normalizer", tuple(teller.normalizers(recurrences)))]
     sections += [Section("readout", tuple(teller.readouts()))]
-    sections += [Section("modes", tuple(teller.modes(modes, longest)))]
+    sections += [Section("modes", tuple(teller.mode_rows()))]
     return tuple(section for section in sections if section.rows)
 
 
@@ -112,10 +106,10 @@ def text(sections: Sequence[Section]) -> str:
 class _Teller(Words):
     """Rows of each section."""
 
-    @cached_property
-    def _stabilized(self) -> tuple[Spec, Exponents]:
-        scaled, exponents, _ = stabilized(self.spec, {})
-        return scaled, exponents
+    def __init__(self, plain: Plain, modes: Modes) -> None:
+        super().__init__(plain.unscaled, Ranges(plain.unscaled))
+        self.plain, self.modes = plain, modes
+        self.refused = {name: why for states, why in modes.refused for name in states}
 
     def spec_rows(self) -> Iterator[tuple[str, str]]:
         """Name, first line of its documentation, sizes."""
@@ -166,8 +160,8 @@ class _Teller(Words):
                 yield "start", f"{state.name} starts at {self.say(state.initial)}"
         if recurrence.direction == "backward":
             yield "direction", "backward: from the last token to the first"
-        if recurrence.obstacle is not None:
-            yield "no chunks", self.obstacle(recurrence.obstacle)
+        if (refused := self.refused.get(states[0].name)) is not None:
+            yield "no chunks", self.obstacle(refused)
         if kept:
             yield "stability", self.stable(stability(self.spec, recurrence, self.ranges))
 
@@ -179,9 +173,8 @@ class _Teller(Words):
 
     def exponent(self, state: State) -> Iterator[tuple[str, str]]:
         """How a `(stabilized)` state is scaled."""
-        scaled, exponents = self._stabilized
-        owner, _ = exponents.get(state.ascii, ("", ()))
-        held = next((s for s in scaled.states if s.ascii == owner), None)
+        owner, _ = self.plain.exponents.get(state.ascii, ("", ()))
+        held = next((s for s in self.plain.spec.states if s.ascii == owner), None)
         if held is None:
             return
         name, _ = as_read(held.name, 0)
@@ -385,12 +378,11 @@ class _Teller(Words):
             return False
         return any(t.state is None for t in terms) and any(t.state for t in terms)
 
-    def modes(
-        self, modes: Mapping[str, Obstacle | None], longest: int | None
-    ) -> Iterator[tuple[str, str]]:
+    def mode_rows(self) -> Iterator[tuple[str, str]]:
         """Which modes exist, and the term that prevents each of the others."""
-        for mode in [m for m in _MODES if m in modes]:
-            obstacle = modes[mode]
+        longest = self.modes.longest
+        for mode in _MODES:
+            obstacle = self.modes.by_name[mode]
             if obstacle is None:
                 bounded = mode == "chunk" and longest is not None
                 yield mode, f"yes, of up to {longest} tokens" if bounded else "yes"

@@ -2,15 +2,19 @@
 
     plain, exponents, attended = stabilized(spec, attended)
 
-A state S of decays α and writes w is kept as S · e^-m, with the running maximum of all exponents,
+A state S of decays α, erases a (bᵀ S) and writes w is kept as S · e^-m, with the running maximum of
+all exponents,
 
-    m[t]  =  max(m[t-1] + log α, log w, FLOOR)
-    S[t]  =  exp(log α + (m[t-1] - m[t])) S[t-1]  +  (w e^-log w) exp(log w - m[t])
+    m[t]  =  max(m[t-1] + log α, m[t-1] + log ab, log w, FLOOR)
+    S[t]  =  exp(log α + (m[t-1] - m[t])) S[t-1]
+             +  exp(log ab + (m[t-1] - m[t])) (a bᵀ e^-log ab) S[t-1]
+             +  exp(log w - m[t]) (w e^-log w)
 
-a max-plus recurrence of its own; log w is the exponent that the write's factors have
-(`lacc.analysis.scaled`). What reads S reads the two. m is a constant to the gradient, since nothing
-depends on it. It is one number, or one for each row (column) of the state where all exponents of
-writes are on that axis; states of equal exponents share one.
+a max-plus recurrence of its own; log w and log ab are the exponents that the factors of a write and
+of an erase have (`lacc.analysis.scaled`), log α for the decay that an erase may hold, as that of
+α (I - β k kᵀ) S does. What reads S reads the two. m is a constant to the gradient, since nothing
+depends on it. It is one number, or one for each row (column) of a state without erases where all
+exponents of writes are on that axis; states of equal exponents share one.
 """
 
 from __future__ import annotations
@@ -21,9 +25,10 @@ from dataclasses import dataclass, replace
 from lacc.analysis.affine import NotAffine
 from lacc.analysis.classify import affine_step
 from lacc.analysis.decay import decay_of
+from lacc.analysis.kept_terms import without
 from lacc.analysis.ranges import Ranges
 from lacc.analysis.scaled import Interning, Scaled, Scaling
-from lacc.analysis.transition import Axes, Factor, Recurrence
+from lacc.analysis.transition import Axes, Factor, LowRank, Recurrence
 from lacc.ir.graph import components
 from lacc.ir.memories import AttendPasts
 from lacc.spec.model import Expr, Spec, State
@@ -41,7 +46,7 @@ ASCII names."""
 
 
 def stabilized(spec: Spec, attended: AttendPasts) -> tuple[Spec, Exponents, AttendPasts]:
-    """``spec`` with the `(stabilized)` states that are decays and writes scaled, and its
+    """``spec`` with the `(stabilized)` states that are decays, erases and writes scaled, and its
     attentions; others stay as they are."""
     if not any(state.stabilized for state in spec.states):
         return spec, {}, attended
@@ -59,6 +64,16 @@ class _Term:
     exponent: Expr | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Erase:
+    """An erase without the exponents on its factors, and the exponent of the whole, which may be on
+    the axis that it leaves; ``follows``: whether it grows no more than the decay."""
+
+    term: LowRank
+    exponent: Expr | None
+    follows: bool
+
+
 class _Rewriting:
     """The rewriting of one spec."""
 
@@ -70,7 +85,7 @@ class _Rewriting:
         self.found: dict[str, Recurrence] = {}
         for names in components(spec):
             state = spec.state(names[0])
-            if state.stabilized and len(names) == 1 and (recurrence := _decaying(state)):
+            if state.stabilized and len(names) == 1 and (recurrence := _scalable(state)):
                 self.found[state.name] = recurrence
         self.axes: dict[str, Axes] = {}
         self.owner: dict[str, str] = {}  # of a scaled state: whose exponent it has
@@ -126,7 +141,10 @@ class _Rewriting:
         return self.build.node("state", (), shape, (exponent(owner.name), when))
 
     def _axes_of(self, name: str) -> Axes:
-        """The axis that the exponents of all writes are on; none where they are on several."""
+        """The axis that the exponents of all writes are on; none where they are on several, or an
+        erase sums over one."""
+        if self.found[name].erases:
+            return ()
         on = {
             axis
             for write in self.found[name].writes
@@ -139,15 +157,15 @@ class _Rewriting:
         """The exponents on each axis of a product, and (None) that of all entries."""
         total: dict[int | None, Expr] = {}
         for factor in factors:
-            e = self._scaled(factor)
+            e = self._scaled(factor.expr)
             first = factor.axes[0] if factor.axes else 0
             for axis, part in ((None, e.every), (first, e.rows), (first + 1, e.columns)):
                 if part is not None:
                     total[axis] = self.build.add(total[axis], part) if axis in total else part
         return total
 
-    def _scaled(self, factor: Factor) -> Scaled:
-        return self.scaling(self.build.adopt(factor.expr))
+    def _scaled(self, expr: Expr) -> Scaled:
+        return self.scaling(self.build.adopt(expr))
 
     def _share(self, name: str) -> None:
         """Takes the exponent of an earlier state where both are equal."""
@@ -168,11 +186,13 @@ class _Rewriting:
         build, state = self.build, self.spec.state(name)
         self.owner[name] = owner or name
         m = self._at(name, 1 if state.direction == "backward" else -1)
-        absorbed = self._absorbed(name)
+        absorbed, before = self._absorbed(name), m
         if absorbed is not None:
             m = build.add(m, absorbed)
-        met = [term.exponent or build.number(0) for term in self._terms(name)]
-        for part in (*dict.fromkeys(met), build.number(FLOOR)):
+        erased = [e.exponent for e in self._erases(name) if not e.follows]
+        met = [before if e is None else build.add(before, self._top(e)) for e in erased]
+        met += [term.exponent or build.number(0) for term in self._terms(name)]
+        for part in (*(part for part in dict.fromkeys(met) if part is not m), build.number(FLOOR)):
             m = build.node("max", (m, part), m.shape or part.shape)
         self.owner[name] = name
         return m
@@ -215,9 +235,11 @@ class _Rewriting:
             size = build.node("abs", (self.true(factor.expr),), factor.expr.shape)
             size = build.node("max", (size, build.number(LEAST)), size.shape)
             log = build.node("log", (size,), size.shape)
-        if factor.axes and not self.axes[name]:
-            log = self.scaling.largest(log)
-        return log
+        return log if self.axes[name] else self._top(log)
+
+    def _top(self, exponent: Expr) -> Expr:
+        """The largest entry."""
+        return self.scaling.largest(exponent) if exponent.shape else exponent
 
     def _update(self, state: State) -> Expr:
         """The update of the scaled value."""
@@ -237,6 +259,8 @@ class _Rewriting:
             self._multiply(factors, own, build.node("exp", (moved,), moved.shape))
         kept = build.node("state", (), state.shape, (name, step))
         total = self._decayed(kept, factors)
+        for erase in self._erases(name):
+            total = build.add(total, self._erased(kept, erase, moved))
         for term in self._terms(name):
             less = (
                 build.neg(now)
@@ -250,6 +274,48 @@ class _Rewriting:
 
     def _multiply(self, factors: dict[Axes, Expr], axes: Axes, by: Expr) -> None:
         factors[axes] = self.build.mul(by, factors[axes]) if axes in factors else by
+
+    def _erases(self, name: str) -> list[_Erase]:
+        """The erases of a state."""
+        found, absorbed, build = [], self._absorbed(name), self.build
+        decay, log = self._taken(name) or (None, None)
+        for erase in self.found[name].erases:
+            b, along = erase.b, erase.along
+            exponent: Expr | None = None
+            across = decay is not None and along is decay.expr
+            rest = None if across or decay is None else without(build, b, decay.expr)
+            if log is not None and across:
+                along, exponent = None, log
+            elif log is not None and decay is not None and rest is not None:
+                known = decay_of(decay, self.ranges).expr
+                b = build.mul(build.node("exp", (known,), known.shape), rest)
+            sides = [self.scaling.level(self._scaled(side)) for side in (erase.a, b)]
+            for side in sides:
+                exponent = self.scaling.plus(exponent, side.every)
+            top = None if exponent is None else self._top(exponent)
+            follows = (across or rest is not None) and top is (None if log is None else absorbed)
+            along = None if along is None else self.true(along)
+            term = LowRank(erase.axis, sides[0].value, sides[1].value, along)
+            found.append(_Erase(term, exponent, follows))
+        return found
+
+    def _erased(self, kept: Expr, erase: _Erase, moved: Expr) -> Expr:
+        """What an erase adds to the scaled value."""
+        build, term, shape = self.build, erase.term, kept.shape
+        row, column = build.transpose(term.b), build.transpose(term.a)
+        if len(shape) < 2:
+            value = build.mul(build.node("matmul", (row, kept), ()), term.a)
+        elif term.axis == 0:
+            read = build.node("matmul", (row, kept), (ONE, shape[1]))
+            value = build.node("matmul", (term.a, read), shape)
+        else:
+            read = build.node("matmul", (kept, term.b), (shape[0],))
+            value = build.node("matmul", (read, column), shape)
+        log = moved if erase.exponent is None else build.add(erase.exponent, moved)
+        by, other = build.node("exp", (log,), log.shape), (1 - term.axis,)
+        factors: dict[Axes, Expr] = {} if term.along is None else {other: term.along}
+        self._multiply(factors, other if by.shape else (), by)
+        return self._decayed(value, factors)
 
     def _terms(self, name: str) -> list[_Term]:
         """The writes of a state."""
@@ -265,7 +331,7 @@ class _Rewriting:
                     part = top
                 total = self.scaling.plus(total, part)
             for factor in write.factors:
-                value = self._scaled(factor).value
+                value = self._scaled(factor.expr).value
                 if value.op != "const" or value.value != 1:
                     self._multiply(factors, factor.axes, value)
             found.append(_Term(factors, total))
@@ -295,12 +361,12 @@ class _Rewriting:
         return build.mul(factors[()], value) if () in factors else value
 
 
-def _decaying(state: State) -> Recurrence | None:
-    """The canonical form of a state that is decays and writes alone."""
+def _scalable(state: State) -> Recurrence | None:
+    """The canonical form of a state that is decays, erases and writes."""
     try:
         found = affine_step(state)
     except NotAffine:
         return None
-    if found.erases or found.form == "written" or any(size == ONE for size in state.shape):
+    if found.form == "written" or any(size == ONE for size in state.shape):
         return None
     return found

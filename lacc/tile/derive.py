@@ -4,8 +4,8 @@ that does not.
     derived = derive(spec)
     derived.passes      one program a pass over time, forward and backward (empty where there is no
     chunk form)
-    derived.spec        what is compiled: the spec with memories of one token only, and
-                        `(stabilized)` states scaled
+    derived.spec        what is compiled (`lacc.analysis.plain`)
+    derived.recurrences its recurrences
     derived.chains      the memories that make each field of delayed values
     derived.exponents   the state that holds the exponent of each scaled one, and its axes
     derived.token       the program of one token (None where the spec is not causal)
@@ -25,15 +25,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lacc.analysis.affine import CONTRACTING
-from lacc.analysis.classify import recurrences
 from lacc.analysis.decay import decay_of
-from lacc.analysis.gauge import longest_chunk
+from lacc.analysis.modes import modes
+from lacc.analysis.plain import plain
 from lacc.analysis.ranges import Ranges
-from lacc.analysis.stabilize import Exponents, stabilized
+from lacc.analysis.stabilize import Exponents
 from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
-from lacc.ir.graph import counts_tokens, expressions, nodes, waits_for_the_end
-from lacc.ir.memories import AttendPasts, Chains, one_token_memories
+from lacc.ir.graph import counts_tokens, expressions, nodes
+from lacc.ir.memories import AttendPasts, Chains
 from lacc.ir.reach import pasts
 from lacc.spec.model import COMPARISONS, Expr, Spec
 from lacc.spec.shapes import ONE
@@ -98,48 +98,36 @@ class Derived:
     longest: int | None
 
 
-def derive(spec: Spec) -> Derived:
-    """Derives every form of ``spec``."""
-    waits = waits_for_the_end(spec)
-    whole = spec
-    spec, chains, attended = one_token_memories(whole)
-    spec, exponents, attended = stabilized(spec, attended)
-    found = recurrences(spec)
+def derive(written: Spec) -> Derived:
+    """Derives every form of a spec."""
+    compiled = plain(written)
+    spec, found, attended = compiled.spec, compiled.recurrences, compiled.attended
+    exist = modes(compiled)
     plan = stages(spec, [r.states for r in found])
-    longest, bound = longest_chunk(spec, found)
-    unlowered = _unlowered(spec, exponents, attended)
-    chunk_obstacle = _no_chunk(spec, found) or unlowered
-    if chunk_obstacle is None and longest == 0:
-        chunk_obstacle = bound
-    token_obstacle = Obstacle(*waits) if waits is not None else unlowered
     naming = Naming(spec)
-    passes = () if chunk_obstacle else _passes(spec, found, plan, naming, attended)
+    passes: tuple[ChunkPass | AttentionPass, ...] = ()
+    if exist.by_name["chunk"] is None:
+        passes = _passes(spec, found, plan, naming, attended)
     token = None
-    if token_obstacle is None:
+    if exist.by_name["recurrent"] is None:
         by_name = {name: r for r in found for name in r.states}
         token = Pair(*_both(TokenBuilder(spec, by_name, naming, attended).program()))
-    modes = {
-        "chunk": chunk_obstacle,
-        "parallel": chunk_obstacle or bound,
-        "recurrent": token_obstacle,
-        "step": token_obstacle,
-    }
     promises, promised = _promises(spec, naming)
     return Derived(
         spec,
         found,
         passes,
         token,
-        modes,
+        exist.by_name,
         _initial(spec, naming),
         promises,
         promised,
         _delays(spec),
-        chains,
-        exponents,
-        _kept(whole, attended, passes),
+        compiled.chains,
+        compiled.exponents,
+        _kept(written, attended, passes),
         counts_tokens(spec),
-        longest,
+        exist.longest,
     )
 
 
@@ -239,36 +227,6 @@ def _both(forward: Program) -> tuple[Program, Program]:
     return forward, differentiate(
         forward, seeds, DIFFERENTIATED, lambda kind, name: f"{kind}:{name}"
     )
-
-
-def _no_chunk(spec: Spec, found: tuple[Recurrence, ...]) -> Obstacle | None:
-    """Why there is no chunk form."""
-    for recurrence in found:
-        if recurrence.obstacle is not None:
-            return recurrence.obstacle
-        if recurrence.erases and not recurrence.separable:
-            state = spec.state(recurrence.states[0])
-            reason = "an erase beside a write that is no product of rows and columns"
-            cure = "with writes that are products x @ y.T of vectors, it has chunks"
-            return Obstacle(reason, state.update, "an erase beside a write per entry", cure)
-    return None
-
-
-def _unlowered(spec: Spec, exponents: Exponents, attended: AttendPasts) -> Obstacle | None:
-    """What no tile program computes yet."""
-    for node, both in attended.items():
-        for past in both:
-            if past.state in exponents:
-                return Obstacle(f"it attends to the (stabilized) state {past.state} itself", node)
-    for state in spec.states:
-        if state.stabilized:
-            said = f"the (stabilized) state {state.name} is no sum of decays and writes"
-            return Obstacle(f"{said} of more than one entry an axis", state.update)
-    for arg in spec.args:
-        for node in nodes([side for p in arg.promises for side in (p.left, p.right)]):
-            if node.op == "attend":
-                return Obstacle(f"the promise of {arg.name} attends to other tokens", node)
-    return None
 
 
 def _treated(spec: Spec, found: Sequence[Recurrence]) -> dict[str, Treatment]:

@@ -46,8 +46,12 @@ class Program:
     sizes: Mapping[str, Size]
 
     def loads(self, kind: str) -> dict[str, int]:
-        """Loaded values of one kind ("input", "param", "state", "last", "cotangent", "dstate"), by
-        name."""
+        """Loaded values of one kind, by name.
+
+        Given with a call are "input", "param" and "buffer"; "state" is the state before the first
+        token, "last" that after the last one, "stored" what an earlier pass gives, "index" a
+        position or a count; "cotangent" and "dstate" come to a reverse.
+        """
         return {
             i.value[1]: n for n, i in enumerate(self.body) if i.op == "load" and i.value[0] == kind
         }
