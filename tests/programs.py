@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from lacc.spec.shapes import Size
-from lacc.tile.grad import differentiate
+from lacc.tile.grad import differentiate, partials
 from lacc.tile.interp import interpret
 from lacc.tile.program import Axes, Program, Tiles, verify
 
@@ -42,6 +42,16 @@ def arrays(program: Program, tokens: int, seed: int, lead: tuple[int, ...] = ())
 def gradient(program: Program, kinds: tuple[str, ...] = ("input", "state", "param")) -> Program:
     """The vjp of all outputs."""
     seeds = {out: ("cotangent", out) for out in program.outs}
+    return verify(differentiate(program, seeds, kinds, lambda kind, name: f"{kind}:{name}"))
+
+
+def reverse(program: Program, kinds: tuple[str, ...] = ("input", "state", "param")) -> Program:
+    """The backward program of a pass: the cotangent of a state is carried."""
+    states = {out for out in program.outs if out.startswith("state:")}
+    seeds = {
+        out: ("dstate", out.removeprefix("state:")) if out in states else ("cotangent", out)
+        for out in program.outs
+    }
     return verify(differentiate(program, seeds, kinds, lambda kind, name: f"{kind}:{name}"))
 
 
@@ -182,6 +192,34 @@ def _decays(d: Draft) -> int | None:
     return None if op == "matrix" and len(axes) > 1 else f.op(op, (runs,))
 
 
+def _met(d: Draft) -> int | None:
+    """Pairs beside what their tokens are to the ends of the chunk."""
+    x, y = (d.pick(lambda axes: axes in (("t", "K"), ("t", "V"))) for _ in range(2))
+    if x is None or y is None or d.f.axes(x) != d.f.axes(y):
+        return None
+    f, log = d.f, d.draw(st.booleans())
+    g = f.neg(f.softplus(y)) if log else f.tanh(y)
+    runs = f.op("levels", (g,), (log, d.draw(st.booleans())))
+    ends = ("prefix", x) if d.draw(st.booleans()) else ("suffix", y)
+    d.values.append(f.mul(0.3, f.op("gram", (x, y, runs))))
+    return f.mul(ends[1], f.op(ends[0], (runs,)))
+
+
+def _weighed(d: Draft) -> int | None:
+    """A product, or a sum of products, of which an operand has a factor of fewer axes."""
+    x = d.pick(lambda axes: len(axes) == 2)
+    own = set() if x is None else set(d.f.axes(x))
+    w, y = d.pick(lambda axes: set(axes) < own), d.pick(lambda axes: len(set(axes) & own) == 1)
+    z = d.pick(lambda axes: set(axes) == own)
+    if x is None or w is None or y is None or z is None:
+        return None
+    f, over = d.f, d.one_of(d.f.axes(x))
+    scaled = f.neg(x) if d.draw(st.booleans()) else f.mul(w, x)
+    if over in f.axes(y):
+        return f.mul(0.3, f.contract(scaled, y, (over,)))
+    return f.mul(0.3, f.sum(f.mul(scaled, z), (over,)))
+
+
 def _of_axes(d: Draft) -> int | None:
     f = d.f
     match d.one_of(("take", "put", "concat", "roll", "fold", "unfold")):
@@ -209,6 +247,7 @@ def _of_axes(d: Draft) -> int | None:
 
 
 PADDED = (_map, _pair, _choice, _contract, _sum, _expand, _rename, _mask, _solve, _decays)
+PADDED += (_met, _weighed)
 """Moves that tiles with padding have."""
 MOVES = (*PADDED, _of_time, _scan, _decays, _of_axes, _of_axes)
 LOADED = ((("input", "x"), ("t", "K")), (("input", "y"), ("t", "V")), (("input", "g"), ("t",)))
@@ -227,5 +266,73 @@ def programs(draw: Any, moves: tuple[Callable[[Draft], int | None], ...] = MOVES
         if value is not None:
             d.values.append(value if draw(st.booleans()) else f.tanh(value))
     made = d.values[len(loads) + 1 :] or [pairs]
-    outs = {f"o{n}": v for n, v in enumerate(dict.fromkeys(made))}
+    kept = [v for v in made if draw(st.booleans())] or made
+    outs = {f"o{n}": v for n, v in enumerate(dict.fromkeys(kept))}
     return verify(f.finish(outs))
+
+
+def _scanned(d: Draft, start: int) -> int:
+    """S[t] = a[t] ⊙ S[t-1] + b[t]."""
+    f, full = d.f, ("t", "K", "V")
+    a = d.pick(lambda axes: "t" in axes and set(axes) <= set(full))
+    b = d.pick(lambda axes: set(axes) <= set(full))
+    assert a is not None and b is not None
+    return f.op("scan", (f.expand(f.tanh(a), full), f.expand(b, full), start))
+
+
+def _tropical(d: Draft, start: int) -> int:
+    """S[t] = op(S[t-1] + a[t], b[t]): its values by a scan of the chunk, its gradient token by
+    token."""
+    f, full, op = d.f, ("t", "K", "V"), d.one_of(("max", "min", "logaddexp"))
+    a, b = (d.pick(lambda axes: "t" in axes and set(axes) <= set(full)) for _ in range(2))
+    assert a is not None and b is not None
+    a, b = f.expand(a, full), f.expand(f.sin(b), full)
+    met = f.add(f.op("running", (a,)), start)
+    value = f.ew(op, f.op("tropical", (a, b), op), met)
+    moved = f.add(f.op("before", (f.stop_gradient(value), start)), a)
+    update = f.ew(op, moved, b)
+    slope = partials(f, op, update, (moved, b))[0]
+    assert slope is not None
+    return f.op("instead", (value, f.op("through_time", (update, f.expand(slope, full)))))
+
+
+def _chained(d: Draft, start: int) -> int:
+    """Two states that need one another: the chain of what tokens add, and from the first on that
+    of the identity times the start; the first of them."""
+    f, full, states = d.f, ("t", "K", "V"), range(2)
+    a, b = (d.pick(lambda axes: "t" in axes and set(axes) <= set(full)) for _ in range(2))
+    assert a is not None and b is not None
+    steps = [f.stack([f.tanh(f.mul(a, 0.5 * (i - j))) for j in states], "@j") for i in states]
+    kept = f.stack(steps, "@i")
+    added = f.stack([f.expand(f.mul(b, 1.0 - i), full) for i in states], "@i")
+    f.sizes["@k"] = Size.of(2)
+    first = f.rename(f.op("row", (kept,), False), {"@j": "@k"})
+    ahead = f.op("chain", (kept, f.op("place_row", (first,), False)), ("@i", "@j"))
+    local = f.entry(f.op("chain", (kept, added), ("@i", "@j")), "@i", 0)
+    return f.add(local, f.mul(f.entry(f.entry(ahead, "@i", 0), "@k", 0), start))
+
+
+@st.composite
+def passes(draw: Any) -> Program:
+    """A pass that carries S by a scan, a tropical one or a chain, with reads of it, of its row
+    before and of what is made of both; what it carries on is its last row, or one of a value that
+    it enters entry by entry."""
+    f = Tiles(SIZES)
+    loads = [f.load(*key, axes) for key, axes in LOADED]
+    start = loads[3]
+    d = Draft(draw, f, [v for v in loads if v != start])
+    for move in draw(st.permutations((_map, _pair, _choice)))[: draw(st.integers(0, 3))]:
+        value = move(d)
+        if value is not None:
+            d.values.append(value)
+    value = d.one_of((_scanned, _tropical, _chained))(d, start)
+    before = f.op("before", (value, start))
+    d.values += [value, before] if draw(st.booleans()) else [value]
+    made = len(d.values)
+    for move in draw(st.permutations((_map, _pair, _contract, _sum)))[: draw(st.integers(1, 4))]:
+        found = move(d)
+        if found is not None:
+            d.values.append(f.tanh(found))
+    kept = f.mul(value, f.sigmoid(loads[4])) if draw(st.booleans()) else value
+    outs = {f"o{n}": v for n, v in enumerate(dict.fromkeys(d.values[made:]))}
+    return verify(f.finish({**outs, "state:S": f.op("row", (kept,), True)}))

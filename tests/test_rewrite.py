@@ -10,7 +10,7 @@ import pytest
 from conftest import EXAMPLES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import DIMS, PADDED, SIZES, arrays, gradient, programs
+from programs import DIMS, PADDED, SIZES, arrays, gradient, passes, programs, reverse
 
 from lacc import driver
 from lacc.spec.model import Spec
@@ -27,7 +27,6 @@ REWRITES: dict[str, Rewrite] = {
     **{rewrite.__name__: rewrite for rewrite, _ in PIPELINE},
     "for_chunks": for_chunks,
 }
-each_rewrite = pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
 
 
 def same(before: Program, after: Program, tokens: int, seed: int, dims: Any = DIMS) -> None:
@@ -52,17 +51,6 @@ def drawn(program: Program, tokens: int, dims: dict[str, int]) -> dict[tuple[str
         for inst in program.body
         if inst.op == "load"
     }
-
-
-@each_rewrite
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(program=programs(), tokens=st.integers(1, 9), seed=st.integers(0, 99))
-def test_random_programs_mean_the_same(
-    rewrite: Rewrite, program: Program, tokens: int, seed: int
-) -> None:
-    same(program, rewrite(program, "state"), tokens, seed)
-    backward = gradient(program)
-    same(backward, rewrite(backward, "cotangent"), tokens, seed)
 
 
 @st.composite
@@ -122,6 +110,43 @@ def _waits(program: Program, solve: Inst) -> bool:
             return True
         stack.extend(inst.ins)
     return False
+
+
+RANDOM = {
+    "programs": programs(),
+    "passes": passes(),
+    "solves": solves().map(lambda drawn: drawn[0]),
+}
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_random_programs_mean_the_same_and_in_some_there_is_something_to_rewrite(name: str) -> None:
+    rewrite, fired = REWRITES[name], []
+
+    def check(program: Program, tokens: int, seed: int) -> None:
+        for each, carry in ((program, "state"), (reverse(program), "dstate")):
+            after = rewrite(each, carry)
+            same(each, after, tokens, seed)
+            fired.append(after != each)
+
+    for drawn in RANDOM.values():
+        run = given(program=drawn, tokens=st.integers(1, 9), seed=st.integers(0, 99))(check)
+        settings(max_examples=40, deadline=None, derandomize=True)(run)()
+    assert any(fired) == (name != "rebuild")
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+def test_every_step_on_the_way_of_random_programs_means_the_same(kind: str) -> None:
+    @settings(max_examples=40, deadline=None, derandomize=True)
+    @given(program=RANDOM[kind], tokens=st.integers(1, 9), seed=st.integers(0, 99))
+    def check(program: Program, tokens: int, seed: int) -> None:
+        for each, carry in ((program, "state"), (reverse(program), "dstate")):
+            step = each
+            for rewrite, _ in PIPELINE:
+                step = rewrite(step, carry)
+                same(each, step, tokens, seed)
+
+    check()
 
 
 def small(spec: Spec) -> dict[str, int]:
