@@ -2,8 +2,7 @@
 and `PIPELINE`, the order of them all.
 
 Each takes the program and the kind of load that is carried from chunk to chunk ("state" forward,
-"dstate" backward), and gives the program in which what it replaces is another value, all else and
-all outputs the same up to rounding. It is a rule for `rebuild`: ``rule(f, n, new)`` is what stands
+"dstate" backward); outputs keep their names, axes and, up to rounding, values. It is a rule for `rebuild`: ``rule(f, n, new)`` is what stands
 for value ``n`` in the new program ``f``, where ``new(i)`` stands for value ``i``; None keeps it.
 A value is *in the loop*, or waits for the carry, where `split.phases` has it carried.
 """
@@ -238,11 +237,8 @@ def orient(program: Program, carried: str) -> Program:
 
 PIPELINE: tuple[tuple[Rewrite, str], ...] = (
     (plain, "first: the others look at values, not through those that stand for others"),
-    (
-        free_carry_of_scans,
-        "what a scan carried is now a sum of products, of which rows can be taken",
-    ),
-    (rows_first, "after it: of the scan itself no row is at hand before all are"),
+    (free_carry_of_scans, "before rows: they are taken of sums and products, not of a scan"),
+    (rows_first, "once what is carried goes entry by entry"),
     (free_carry_of_solves, "while solves are solves: a product with an inverse is not split"),
     (solve_by_inverse, "after it: the parts of a split solve share one inverse"),
     (meet_once, "before factors move: it knows its products by x · prefix(d)"),
