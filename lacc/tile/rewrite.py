@@ -2,8 +2,9 @@
 and `PIPELINE`, the order of them all.
 
 Each takes the program and the kind of load that is carried from chunk to chunk ("state" forward,
-"dstate" backward); outputs keep their names, axes and, up to rounding, values. It is a rule for `rebuild`: ``rule(f, n, new)`` is what stands
-for value ``n`` in the new program ``f``, where ``new(i)`` stands for value ``i``; None keeps it.
+"dstate" backward); outputs keep their names, axes and, up to rounding, values. It is a rule for
+`rebuild`: ``rule(f, n, new)`` is what stands for value ``n`` in the new program ``f``, where
+``new(i)`` stands for value ``i``; None keeps it.
 A value is *in the loop*, or waits for the carry, where `split.phases` has it carried.
 """
 
