@@ -109,8 +109,22 @@ CHUNKED = {
     "m[t] = max(m[t-1], s)\ne[t] = 0.5 * e[t-1] + 0.1 * f[t-1] + x\n"
     "f[t] = 0.5 * f[t-1] - 0.1 * e[t-1] + s\nu[t] = 0.5 * u[t-1] + s\n"
     "S[t] = 0.5 * S[t-1] + x @ x.T\no = s",
+    "choices whose other branch is no number": HEAD
+    + "input d : scalar\nstate S, A, B : [K, V]\nstate z : [K]\noutput o : [V]\noutput p : [K]\n"
+    "S[t] = where(d > 0, sqrt(d) * S[t-1] / 2, (I - β * kn @ kn.T) @ S[t-1] + log(-d) * k @ v.T)\n"
+    "A[t] = where(k @ v.T > 0, A[t-1] / 2, sqrt(-(k @ v.T)) + 0.3 * A[t-1] - 0.1 * B[t-1])\n"
+    "B[t] = where(d < 0, sqrt(-d) * 0.3, 0.2) * B[t-1] + 0.2 * A[t-1]\n"
+    "z[t] = where(k > 0, log(k), z[t-1] * where(k > -1, 0.5, 0.1))\n"
+    "o = S[t].T @ q + where(d > 0, log(d) * A[t] + B[t], B[t-1]).T @ k\np = z[t]",
     "a maximum from -inf": "variant x\ninput f, i : scalar\nstate m : scalar = -inf\n"
     "output o : scalar\nm[t] = max(m[t-1] + f, i)\no = m[t]",
+}
+
+BOUNDED = {
+    "a negative decay of the axis that an erase leaves": HEAD
+    + "input w : [V] where -1 <= w, w <= -0.5\n"
+    + MATRIX
+    + "S[t] = (I - β * kn @ kn.T) @ S[t-1] @ diag(w) + k @ v.T\no = S[t].T @ q",
 }
 
 BY_TOKEN = {
@@ -152,6 +166,11 @@ def test_every_spec_of_the_oracle_runs(path: Path) -> None:
 @pytest.mark.parametrize("text", CHUNKED.values(), ids=CHUNKED)
 def test_a_chunk_form(text: str) -> None:
     check(text, {"chunk", "parallel"})
+
+
+@pytest.mark.parametrize("text", BOUNDED.values(), ids=BOUNDED)
+def test_a_chunk_form_of_bounded_length(text: str) -> None:
+    check(text, {"chunk"})
 
 
 @pytest.mark.parametrize("text", BY_TOKEN.values(), ids=BY_TOKEN)

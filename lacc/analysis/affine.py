@@ -8,6 +8,7 @@ indices and are made of outer products, `diag` and `I`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -161,12 +162,10 @@ class Affine:
                     terms = self._scaled(terms, build.reciprocal(build.size(size)))
                 return terms
             case "where", (condition, a, b) if not self.depends(condition):
+                where = at if condition.shape else ()
                 return [
-                    Term((*t.coefficients, (chosen, at if condition.shape else ())), t.state)
-                    for chosen, side in (
-                        (build.choose(condition, 1.0, 0.0), a),
-                        (build.choose(condition, 0.0, 1.0), b),
-                    )
+                    self._chosen(condition, where, first, t)
+                    for first, side in ((True, a), (False, b))
                     for t in self._at(side, at)
                 ]
             case "where", _:
@@ -237,6 +236,36 @@ class Affine:
             count = self._build.size(self._sizes[index])
             terms = [t if t.has(index) else self._scaled([t], count)[0] for t in terms]
         return terms
+
+    def _chosen(self, condition: Expr, where: Indices, first: bool, term: Term) -> Term:
+        """``term`` where ``condition`` (at ``where``) is as ``first`` says, else 0: each of its
+        factors is, since what a choice leaves out may be no number."""
+        build, coefficients = self._build, []
+        for expr, at in term.coefficients:
+            spread = None if _is_finite(expr) else self._spread(expr, at, condition, where)
+            if spread is None:
+                coefficients.append((expr, at))
+            else:
+                coefficients.append((build.choose(condition, spread, first), where or at))
+        if all(new is old for (new, _), (old, _) in zip(coefficients, term.coefficients)):
+            coefficients.append((build.choose(condition, build.number(1), first), where))
+        return Term(tuple(coefficients), term.state)
+
+    def _spread(self, expr: Expr, at: Indices, condition: Expr, where: Indices) -> Expr | None:
+        """``expr`` in the shape that a choice by ``condition`` has; None where it has other
+        indices."""
+        build, live = self._build, [i for i in at if i is not None]
+        if not condition.shape or not expr.shape or (expr.shape, at) == (condition.shape, where):
+            return expr
+        if len(live) != 1 or live[0] not in where:
+            return None
+        vector = build.column(expr)
+        if len(where) == 1:
+            return vector
+        axis = where.index(live[0])
+        ones = build.node("const", (), (condition.shape[1 - axis],), 1)
+        rows, columns = (ones, vector) if axis else (vector, ones)
+        return build.node("matmul", (rows, build.transpose(columns)), condition.shape)
 
     # ---- contraction
     # -----------------------------------------------------------------------------------------
@@ -314,6 +343,14 @@ class Affine:
         else:
             ones = build.node("const", (), (self._sizes[bound],), 1)
             self._put(factors, build.apply(first, ones), (outer,))
+
+
+def _is_finite(expr: Expr) -> bool:
+    """Whether it is a number, or a choice of numbers, and no infinity."""
+    if expr.op == "const":
+        return math.isfinite(expr.value)
+    numbers = expr.op == "where" and all(arg.op == "const" for arg in expr.args[1:])
+    return expr.op in ("size", "eye") or (numbers and all(map(_is_finite, expr.args[1:])))
 
 
 def _is_thin(expr: Expr) -> bool:

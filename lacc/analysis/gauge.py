@@ -41,7 +41,8 @@ def longest_chunk(spec: Spec, recurrences: Iterable[Recurrence]) -> Bound | None
         known = ranges.of(decay.expr)
         ends = [known.lo, known.hi]
         if decay.space == "linear":
-            ends = [math.log(end) if end > 0 else -math.inf for end in ends]
+            sizes = [-end for end in ends] if known.hi < 0 else ends
+            ends = [math.log(size) if size > 0 else -math.inf for size in sizes]
         steepest = max(abs(end) for end in ends)
         most = 0 if steepest == math.inf else int(EXPONENT / steepest) if steepest else None
         if most is not None and (least is None or most < least.longest):
