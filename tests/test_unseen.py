@@ -116,6 +116,8 @@ CHUNKED = {
     "B[t] = where(d < 0, sqrt(-d) * 0.3, 0.2) * B[t-1] + 0.2 * A[t-1]\n"
     "z[t] = where(k > 0, log(k), z[t-1] * where(k > -1, 0.5, 0.1))\n"
     "o = S[t].T @ q + where(d > 0, log(d) * A[t] + B[t], B[t-1]).T @ k\np = z[t]",
+    "an input kept by its name and by a value's": HEAD + "state u : [V]\noutput o : [V]\nu[t] = v\n"
+    "o = attend(q, k, u[t]) + attend(k, q, u[t], window=3) * v[t-1] + v[t-2] + u[t-1]",
     "a maximum from -inf": "variant x\ninput f, i : scalar\nstate m : scalar = -inf\n"
     "output o : scalar\nm[t] = max(m[t-1] + f, i)\no = m[t]",
 }

@@ -332,7 +332,7 @@ class Call:
         """Gradients by argument: delays taken back to their inputs and pasts, starts to the params
         that make them."""
         program = self.program
-        for rows in program.kept:
+        for rows in (rows for rows in program.kept if rows.field == f"{rows.source}_past"):
             for label in [key for key in dx if key.startswith(f"{rows.source}@")]:
                 by = -int(label.split("@")[1])
                 self.pull(rows, np.moveaxis(dx[label], 1, 2), dx, later=by)
