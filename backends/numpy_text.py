@@ -92,6 +92,8 @@ class Formats:
         form, binds, levels = ELEMENTWISE[inst.op]
         aligned = [self.aligned(x, have, inst.axes) for x, have in zip(ins, axes)]
         code = form.format(*(x.within(level) for x, level in zip(aligned, levels)))
+        if inst.op == "where" and [x.number for x in ins] == [False, True, True]:
+            code += f".astype({self.dtype})"  # of numbers NumPy makes an array of its own choice
         return Text(code, binds, all(x.number for x in ins))
 
     def right(self, inst: Inst, axes: list[Axes]) -> int | None:

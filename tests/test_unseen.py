@@ -52,6 +52,12 @@ CHUNKED = {
     + "dim M = 5\ninput α : [M] where 0 < α < 1\nstate A : [M, K]\nstate U : [M, V]\n"
     "output o : [V]\nA[t] = diag(α) @ A[t-1] + (1 - α) @ k.T\n"
     "U[t] = diag(α) @ U[t-1] + (1 - α) @ v.T\no = U[t].T @ softmax(A[t] @ q)",
+    "choices between numbers": ONE_K
+    + "input r : scalar where 0 <= r <= 1\nparam s : scalar\nstate c : scalar\n"
+    "state S : [K, K]\noutput o : [K]\nc[t] = where(r > 0.5, 0, c[t-1] + 1)\n"
+    "α = where(r > 0.7, 0, exp(-1 / (1 + c[t-1])))\n"
+    "S[t] = α * S[t-1] + where(q > 0, 1, -1) @ k.T\n"
+    "o = where(s > 0, 2, 3) * S[t] @ where(k > 0, 1, 0)",
     "an output read with another": HEAD
     + MATRIX
     + "output r : [K]\nS[t] = 0.9 * S[t-1] + k @ v.T\no = S[t].T @ q\n"
