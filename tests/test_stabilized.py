@@ -442,7 +442,7 @@ def test_the_recurrences_that_are_shown_are_those_that_are_compiled() -> None:
 
 # ---- readouts ------------------------------------------------------------------------------------
 
-SCALARS = ("n[t].T @ q", "sum(exp(q + n[t] * 0))", "exp(i)", "c[t]", "i", "1", "c[t-1]")
+SCALARS = ("(n[t].T @ q)", "sum(exp(q + n[t] * 0))", "exp(i)", "c[t]", "i", "1", "c[t-1]")
 VECTORS = ("n[t]", "q", "exp(q)", "n[t-1]", "w[t] * q", "w[t]")
 MAPS = (
     "abs({})",
