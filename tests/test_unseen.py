@@ -86,6 +86,9 @@ CHUNKED = {
     " + solve(R[t] * R[t] + 1, b)",
     "a rotation of one pair": "variant x\ninput x : [3]\ninput θ : [1]\nstate h : [3]\n"
     "output o : [3]\nh[t] = 0.5 * h[t-1] + rotate(x, θ)\no = h[t]",
+    "angles of a dim of their own": "variant x\ndim K = 4, A = 2\ninput k : [K]\ninput a : [A]\n"
+    "state θ : [A]\nstate h : [K]\noutput o : [K]\nθ[t] = θ[t-1] + a\n"
+    "h[t] = 0.5 * h[t-1] + rotate(k, θ[t])\no = h[t]",
     "dims named as time and variables": "variant x\ndim s = 4, C = 3, n = 2, range = 2 * n\n"
     "input q, k : [s]\ninput v : [C]\ninput g : [s] where g <= 0\ninput w : [range]\n"
     "state S : [s, C]\nstate z : [range]\noutput o : [C]\noutput p : [range]\n"

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from lacc.ir.graph import nodes
 from lacc.runtime.kernel import Kernel
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Shape
-from lacc.verify.inputs import Sizes, as_dtype, draw
+from lacc.verify.inputs import Sizes, as_dtype, draw, roots
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
@@ -61,7 +62,7 @@ class Bench:
         everything = [*shapes, *(s.shape for s in self.spec.states)]
         for sizes in (ODD, EVEN):
             found = default | {n: sizes[i % len(sizes)] for i, n in enumerate(free)}
-            if all(_whole(shape, found) for shape in everything):
+            if all(_whole(shape, found) for shape in everything) and _turns(self.spec, found):
                 return found
         return default
 
@@ -257,6 +258,12 @@ def _whole(shape: Shape, dims: Mapping[str, int]) -> bool:
         return all(axis.evaluate(dims) > 0 for axis in shape)
     except ValueError:
         return False
+
+
+def _turns(spec: Spec, dims: Mapping[str, int]) -> bool:
+    """Whether no `rotate` has more angles than pairs of channels."""
+    turned = (node.args for node in nodes(roots(spec)) if node.op == "rotate")
+    return all(2 * a.shape[0].evaluate(dims) <= x.shape[0].evaluate(dims) for x, a in turned)
 
 
 def _accurate(dtype: Any) -> Any:
