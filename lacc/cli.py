@@ -127,6 +127,8 @@ def compile_(
     if out is None:
         report.say(text.rstrip("\n"))
         return
+    if stages != ["code"]:
+        text = f"# {report.MARK} from variant {loaded.ascii}: {', '.join(stages)}\n\n{text}"
     try:
         report.write_whole(out, text)
     except OSError as problem:

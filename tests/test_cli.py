@@ -183,6 +183,13 @@ def test_a_file_of_somebody_else_is_not_overwritten(lacc: Run, tmp_path: Path) -
     assert os.listdir(tmp_path) == ["mine.py"]
 
 
+def test_stages_in_a_file_are_written_again(lacc: Run, tmp_path: Path) -> None:
+    for _ in range(2):
+        out = tmp_path / "stages.txt"
+        assert lacc("compile", GLA, "--emit", "recurrence,tile", "-o", str(out))[0] == 0
+    assert out.read_text().startswith("# Written by lacc from variant gla: recurrence, tile\n")
+
+
 def test_a_failed_compile_leaves_the_old_file(lacc: Run, tmp_path: Path) -> None:
     out, wrong = tmp_path / "out.py", tmp_path / "wrong.la"
     assert lacc("compile", GLA, "-o", str(out))[0] == 0
