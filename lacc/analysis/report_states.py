@@ -143,7 +143,8 @@ class States(Words):
         parts.append(interval.words)
         if decay.space == "log":
             logs = self.ranges.of(decay.expr)
-            parts.append(f"kept as its log {self.say(decay.expr)}, {logs.words}")
+            known = "" if logs.lo == logs.hi else f"{self.say(decay.expr)}, "
+            parts.append(f"kept as its log {known}{logs.words}")
         else:
             parts.append("kept as it is, in linear space")
         if not decay.bounded:
