@@ -136,6 +136,11 @@ BOUNDED = {
     + "input w : [V] where -1 <= w, w <= -0.5\n"
     + MATRIX
     + "S[t] = (I - β * kn @ kn.T) @ S[t-1] @ diag(w) + k @ v.T\no = S[t].T @ q",
+    "a reset beside a decay of the axis that an erase leaves": HEAD
+    + "input d : scalar\ninput w : [V] where -0.5 <= w, w <= 0\n"
+    + MATRIX
+    + "S[t] = where(d > 0, (I - β * kn @ kn.T) @ S[t-1] @ diag(exp(w)) + k @ v.T, 0)\n"
+    "o = S[t].T @ q",
 }
 
 BY_TOKEN = {

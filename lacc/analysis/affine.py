@@ -238,18 +238,20 @@ class Affine:
         return terms
 
     def _chosen(self, condition: Expr, where: Indices, first: bool, term: Term) -> Term:
-        """``term`` where ``condition`` (at ``where``) is as ``first`` says, else 0: each of its
-        factors is, since what a choice leaves out may be no number."""
-        build, coefficients = self._build, []
+        """``term`` where ``condition`` (at ``where``) is as ``first`` says, else 0. Its factors are
+        1 there, since what a choice leaves out may be no number."""
+        build = self._build
+
+        def chosen(expr: Expr, other: float) -> Expr:
+            args = (expr, build.number(other))
+            return build.choose(condition, *(args if first else args[::-1]))
+
+        coefficients = []
         for expr, at in term.coefficients:
             spread = None if _is_finite(expr) else self._spread(expr, at, condition, where)
-            if spread is None:
-                coefficients.append((expr, at))
-            else:
-                coefficients.append((build.choose(condition, spread, first), where or at))
-        if all(new is old for (new, _), (old, _) in zip(coefficients, term.coefficients)):
-            coefficients.append((build.choose(condition, build.number(1), first), where))
-        return Term(tuple(coefficients), term.state)
+            guarded = (expr, at) if spread is None else (chosen(spread, 1), where or at)
+            coefficients.append(guarded)
+        return Term((*coefficients, (chosen(build.number(1), 0), where)), term.state)
 
     def _spread(self, expr: Expr, at: Indices, condition: Expr, where: Indices) -> Expr | None:
         """``expr`` in the shape that a choice by ``condition`` has; None where it has other

@@ -58,10 +58,9 @@ class Builder:
         """1 / a."""
         return self.node("div", (self.number(1), a), a.shape)
 
-    def choose(self, condition: Expr, a: Expr, first: bool) -> Expr:
-        """``where(condition, a, 0)``, ``where(condition, 0, a)`` unless ``first``."""
-        args = (a, self.number(0)) if first else (self.number(0), a)
-        return self.node("where", (condition, *args), condition.shape or a.shape)
+    def choose(self, condition: Expr, a: Expr, b: Expr) -> Expr:
+        """``where(condition, a, b)``; a scalar broadcasts."""
+        return self.node("where", (condition, a, b), condition.shape or a.shape or b.shape)
 
     def transpose(self, a: Expr) -> Expr:
         """aᵀ; a column becomes a row."""
