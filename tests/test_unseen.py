@@ -143,7 +143,19 @@ BOUNDED = {
     "o = S[t].T @ q",
 }
 
+
+def _erased_again(times: int) -> str:
+    """An erase with one key, over and over, each line using the one before twice."""
+    lines, before = [], "S[t-1]"
+    for n in range(times):
+        name = f"A{n}" if n < times - 1 else "S[t]"
+        lines.append(f"{name} = {before} - β * kn @ (kn.T @ {before}) + β * kn @ v.T")
+        before = f"A{n}"
+    return HEAD + MATRIX + "\n".join(lines) + "\no = S[t].T @ q"
+
+
 BY_TOKEN = {
+    "twelve erases": _erased_again(12),
     "a write for each entry": HEAD + MATRIX + "input M : [K, V]\n" + DELTA + "M\no = S[t].T @ q",
 }
 

@@ -24,6 +24,9 @@ Index = int | None
 Indices = tuple[Index, ...]
 Part = tuple[Expr, Indices]
 _DELTA = "eye"
+TOO_LONG = "too long to expand"
+MOST = 128
+"""Terms that an update may have: seven erases one after another give 128 of the state."""
 
 
 class NotAffine(Exception):
@@ -129,7 +132,9 @@ class Affine:
         build = self._build
         match expr.op, expr.args:
             case "add", (a, b):
-                return self._at(a, at) + self._at(b, at)
+                found = self._at(a, at) + self._at(b, at)
+                self._count(expr, len(found))
+                return found
             case "sub", (a, b):
                 return self._at(a, at) + self._scaled(self._at(b, at), build.number(-1))
             case "neg", (a,):
@@ -212,11 +217,20 @@ class Affine:
             cure = "with one of the two factors free of the state"
             reason = "a product of two factors that both hold the state"
             raise NotAffine(reason, expr, cure=cure)
+        self._count(expr, len(left) * len(right))
         return [
             Term((*a.coefficients, *b.coefficients), a.state or b.state)
             for a in left
             for b in right
         ]
+
+    @staticmethod
+    def _count(expr: Expr, terms: int) -> None:
+        """Refuses to multiply out what doubles with every line that uses the one before twice."""
+        if terms > MOST:
+            reason = f"an update that multiplies out to more than {MOST} terms"
+            cure = "with fewer erases a token, one after another, the recurrence has chunks"
+            raise NotAffine(reason, expr, True, cure, TOO_LONG)
 
     def _matmul(self, expr: Expr, a: Expr, b: Expr, at: Indices) -> list[Term]:
         inner = None if len(a.shape) == 1 else self.index(a.shape[-1])

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lacc.analysis.affine import Affine, NotAffine, Product, two_sided
+from lacc.analysis.affine import TOO_LONG, Affine, NotAffine, Product, two_sided
 from lacc.analysis.coupled import coupled_step
 from lacc.analysis.kept_terms import factors_of, sum_of
 from lacc.analysis.offending import free_of_states, linear, rid, term_around
@@ -65,7 +65,7 @@ def _step(states: Sequence[State]) -> Recurrence:
     try:
         return affine_step(state)
     except NotAffine as refusal:
-        if not rid(states, free_of_states)[1]:
+        if refusal.obstacle.kind == TOO_LONG or not rid(states, free_of_states)[1]:
             return Recurrence(names, direction, "affine", "dense", obstacle=refusal.obstacle)
         tropical = tropical_step(state)
         if tropical is None:
