@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from checked import check
 
 from lacc.diagnostics import LaccError
 from lacc.driver import analyse, compile, describe, emit, load
 from lacc.ir.memories import one_token_memories
-from lacc.verify.checks import CHECKS
-from lacc.verify.harness import verify
 
 HEAD = """variant x
 dim K = 4, V = 3, W = 5
@@ -18,17 +17,6 @@ input q, k : [K]
 input v : [V]
 """
 MATRIX = "state S : [K, V]\noutput o : [V]\n"
-ROWS = (
-    "lengths",
-    "chunks",
-    "initial state",
-    "defaults",
-    "split",
-    "packed",
-    "padded",
-    "causal",
-    "empty",
-)
 ALL = {"chunk", "parallel", "recurrent"}
 
 CAUSAL = {
@@ -99,15 +87,6 @@ CIRCLES = {
     + "state u : [V]\nu[t] = tanh(S[t-1].T @ k)\nS[t] = 0.5 * S[t-1] + k @ u[t-1].T + q @ v.T\n"
     "o = S[t].T @ q",
 }
-
-
-def check(text: str, modes: set[str]) -> None:
-    """Every value and gradient against the reference."""
-    spec = load(text, {})
-    kernel = compile(spec, "numpy")
-    assert set(kernel.modes) >= modes
-    report = verify(compile(spec, "reference"), [kernel], checks={n: CHECKS[n] for n in ROWS})
-    assert report.passed, str(report)
 
 
 @pytest.mark.parametrize("text", CAUSAL.values(), ids=CAUSAL)

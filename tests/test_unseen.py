@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checked import check
 
 from lacc.diagnostics import LaccError
 from lacc.driver import analyse, compile, load
-from lacc.verify.checks import CHECKS
-from lacc.verify.harness import verify
 from lacc.verify.inputs import REGIMES, Sizes, draw
 
 SPECS = Path(__file__).parent / "specs"
@@ -163,17 +162,6 @@ REFUSED = {
     "reads h[T], the last state, and the nonlinear function tanh": ONE_K
     + "state h : [K]\noutput o : [K]\nh[t] = tanh(h[t-1] + k)\no = h[T] + q",
 }
-
-ROWS = ("lengths", "chunks", "initial state", "defaults", "split", "packed", "padded", "empty")
-
-
-def check(text: str, modes: set[str]) -> None:
-    """Every value and gradient against the reference."""
-    spec = load(text, {})
-    kernel = compile(spec, "numpy")
-    assert set(kernel.modes) >= modes
-    report = verify(compile(spec, "reference"), [kernel], checks={n: CHECKS[n] for n in ROWS})
-    assert report.passed, str(report)
 
 
 WITHOUT_CHUNKS = {
