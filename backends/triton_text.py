@@ -221,6 +221,7 @@ OTHER: dict[str, Format] = {
 LACKS = {
     *("age", "inverse", "dense_solve", "default", "omitted", "pick", "pooled"),
     *("row", "place_row", "shift", "before", "scan", "scan_back", "chain", "chain_back"),
+    *("chain_parts", "solve_parts"),
     *("tropical", "running", "instead", "through_time"),
     *("stack", "entry", "take", "put", "concat", "roll", "fold", "unfold"),
     *("meet", "meet_pull", "decayed_pull", "prefix_pull", "suffix_pull", "whole_pull"),

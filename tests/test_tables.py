@@ -10,9 +10,9 @@ from lacc.tile.ops import TILE_OPS
 from lacc.tile.pad import FINITE_OF_FINITE, KNOWN
 
 ENTRYWISE = {name for name, op in OPS.items() if op.entrywise}
-UNWRITTEN = {"load", "instead", "through_time", "within"}
-"""Ops that no NumPy is written for: names of arrays, what rewrites take out, and tiles padded on
-other targets."""
+UNWRITTEN = {"load", "instead", "through_time", "within", "chain_parts", "solve_parts"}
+"""Ops that no NumPy is written for: names of arrays, what rewrites take out, and what other targets
+have for tiles that are padded, or that hold no axis of a few entries."""
 
 
 def test_no_op_has_two_meanings() -> None:

@@ -74,8 +74,13 @@ def timed(a: Any, have: Axes) -> Any:
     return a if len(have) == 2 else a[..., None]
 
 
+def channelled(a: Any, axes: Axes) -> Any:
+    """One of several results, as `pick` takes it: a tile over t alone has one channel."""
+    return a[..., None] if axes == ("t",) else a
+
+
 def untimed(a: Any, out: Axes) -> Any:
-    return a if "t" not in out or len(out) == 2 else a[..., 0]
+    return a[..., 0] if out == ("t",) else a
 
 
 def levels(value: Any, f: Frame, g: Any) -> Any:
@@ -119,6 +124,15 @@ def solve(transposed: bool, f: Frame, a: Any, r: Any) -> Any:
     return x if len(f.out) == 3 else x[..., 0]
 
 
+def solve_parts(value: tuple[int, bool], f: Frame, *args: Any) -> list[Any]:
+    n, transposed = value
+    systems = np.stack(np.broadcast_arrays(*args[: n * n]), -3)
+    systems = np.tril(systems.reshape(*systems.shape[:-3], n, n, *systems.shape[-2:]), -1)
+    sides = (timed(r, have) for r, have in zip(args[n * n :], f.ins[n * n :]))
+    x = triangular.solve_ranks(systems, np.stack(np.broadcast_arrays(*sides), -3), transposed)
+    return [x[..., r, :, :] for r in range(n)]
+
+
 def inverse(value: Any, f: Frame, a: Any) -> Any:
     return triangular.inverse(a)
 
@@ -158,6 +172,21 @@ def chain(back: bool) -> Fn:
         return place(kernel(a, b, len(rest)), ("t", row, *rest), f.out)
 
     return run
+
+
+def chain_parts(value: tuple[int, bool], f: Frame, *args: Any) -> list[Any]:
+    n, back = value
+    rest = tuple(x for x in f.out if x != "t")
+    wide = (place(a, have, ("t", *rest)) for a, have in zip(args, f.ins))
+    parts = np.stack(np.broadcast_arrays(*wide), -1 - len(rest))
+    at = parts.ndim - 1 - len(rest)
+    a, b = np.split(parts, [n * n], at)
+    a = a.reshape(*a.shape[:at], n, n, *a.shape[at + 1 :])
+    h = (scans.chain_back if back else scans.chain)(a, b, len(rest))
+    return [
+        channelled(place(np.take(h, r, at), ("t", *rest), have), have)
+        for r, have in enumerate(f.ins[-n:])
+    ]
 
 
 def stack(axis: str, f: Frame, *parts: Any) -> Any:

@@ -189,6 +189,9 @@ _ROWS = (
            "h[t] = a[t] h[t-1] + b[t] from 0, of matrices a over two axes and an h over the first"),
     TileOp("chain_back", _chain_axes, meaning.chain(True), _chain_grad("chain"), 2,
            "the adjoint of chain"),
+    TileOp("chain_parts", lambda v, *ins: _drop((), *ins), meaning.chain_parts, None, 2,
+           "chain (chain_back, where so) of v[0] states, to be picked: operands are the entries of "
+           "a, row by row, and those of b"),
     TileOp("stack", lambda v, *ins: tuple(dict.fromkeys((*(x for axes in ins for x in axes), v))),
            meaning.stack, _stack_grad, 0, "tiles as the entries of a new axis"),
     TileOp("entry", lambda v, a: tuple(x for x in a if x != v[0]), meaning.entry, _entry_grad, 0,
@@ -203,6 +206,9 @@ _ROWS = (
            0, "a, with the gradient of b, which is the same value"),
     TileOp("solve", lambda v, a, r: r, meaning.solve, _solve_grad, 2,
            "(I + strict lower)⁻¹ r, or its transpose's; with ranks, one system of all of them"),
+    TileOp("solve_parts", lambda v, *ins: ins[-1], meaning.solve_parts, None, 2,
+           "solve of v[0] ranks (v[1]: transposed), to be picked: operands are the [t, s] of every "
+           "two ranks, row by row, of which only t > s count, and the r of each"),
     TileOp("inverse", lambda v, a: a, meaning.inverse, None, 1, "(I + strict lower)⁻¹"),
     TileOp("dense_solve", _dense_solve_axes, meaning.dense_solve, _dense_solve_grad, 2,
            "the x of Σ a[row, column] x[column] = b[row], for the axes (row, column)"),
