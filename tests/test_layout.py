@@ -38,7 +38,12 @@ ALSO = {
 """What stands beside the line, and what it may import besides itself."""
 
 LAZY = {"torch", "triton", "sympy", "jinja2", "networkx", "rich", "typer"}
-PASTED = {"lacc/runtime/tensors.py", "lacc/runtime/triton_kernels.py"}
+PASTED = {
+    "lacc/runtime/tensors.py",
+    "lacc/runtime/triton_attention.py",
+    "lacc/runtime/triton_attention_kernels.py",
+    "lacc/runtime/triton_kernels.py",
+}
 """Modules that lacc never imports: their text stands in emitted files."""
 
 DOORS = {
