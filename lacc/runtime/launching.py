@@ -1,0 +1,206 @@
+"""The `Fit` of a kernel and the sizes of a call in, how the kernel is launched out; no benchmark.
+
+Emitted files hold a copy of this module, below `lacc.tile.fit` and `lacc.plan.devices`. Use:
+
+    call = Call(dims, sequences, heads, tokens, chunk, chunks, element, precision, device, sms)
+    config = launch("carry_0", FITS["carry_0"], call)
+    carry_0[(call.sequences * call.heads, config.blocks)](
+        ..., BV=config.block, num_warps=config.warps, num_stages=config.stages)
+
+At most `CANDIDATES` launches fit a kernel's registers and shared memory and are compared by the
+time that they should take; `TUNED` is asked first. `chunk_of` chooses the tokens of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from lacc.plan.devices import Device, device_named
+from lacc.tile.fit import Fit, lengths, power_of_two, registers, shared, size
+
+CANDIDATES = 10
+BLOCKS = (16, 32, 64, 128)
+WARPS = (4, 8, 2, 1, 16)
+CHUNKS = (16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the launches of a call depend on.
+
+    dims        every dim, sorted by name
+    sequences   of the batch
+    heads       of each
+    tokens      of all sequences together
+    chunk       tokens of a chunk, a power of two >= 16
+    chunks      of all sequences together
+    element     bytes of an entry of the inputs
+    precision   what products round their operands to: "bf16", "fp16", "tf32", "tf32x3", "ieee"
+    device      "sm_90", "gfx942", …, or "" where kernels are interpreted
+    multiprocessors  of the device, 0 where the profile says how many
+    """
+
+    dims: tuple[tuple[str, int], ...]
+    sequences: int
+    heads: int
+    tokens: int
+    chunk: int
+    chunks: int
+    element: int = 2
+    precision: str = "bf16"
+    device: str = "sm_90"
+    multiprocessors: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """``blocks`` programs share the axis that is split, with ``block`` entries each; ``warps`` of
+    a program; ``stages`` of its loop are loaded ahead.
+    """
+
+    block: int
+    blocks: int
+    warps: int
+    stages: int
+
+
+TUNED: dict[tuple[str, Call], Launch] = {}
+"""Launches that were measured: by kernel and `bucket` of the call."""
+_CHOSEN: dict[tuple[str, Call], Launch] = {}
+
+
+def bucket(call: Call) -> Call:
+    """The call that stands for all whose launches are tuned together: counts are rounded up to
+    powers of two.
+    """
+    counts = (call.sequences, call.heads, call.tokens, call.chunks)
+    sequences, heads, tokens, chunks = (power_of_two(max(1, n)) for n in counts)
+    return replace(call, sequences=sequences, heads=heads, tokens=tokens, chunks=chunks)
+
+
+def launch(kernel: str, fit: Fit, call: Call) -> Launch:
+    """How ``kernel`` is launched in a call. ValueError where nothing fits the device: names the
+    sizes and the limit.
+    """
+    found = _CHOSEN.get((kernel, call)) or TUNED.get((kernel, bucket(call)))
+    if found is None:
+        each = candidates(fit, call)
+        if not each:
+            raise ValueError(too_large(kernel, fit, call))
+        found = each[0]
+    _CHOSEN[kernel, call] = found
+    return found
+
+
+def candidates(fit: Fit, call: Call) -> list[Launch]:
+    """At most `CANDIDATES` launches that fit the device, the one that should be fastest first."""
+    device = device_of(call)
+    fitting = [x for x in every(fit, call) if fits(fit, call, x, device)]
+    return sorted(fitting, key=lambda x: seconds(fit, call, x))[:CANDIDATES]
+
+
+def every(fit: Fit, call: Call) -> list[Launch]:
+    """All launches, whether they fit or not."""
+    whole = 1
+    if fit.split:
+        whole = size(fit.sizes[fit.split], dict(call.dims))
+    padded = power_of_two(max(whole, 16 if fit.products and fit.split else 1))
+    blocks = sorted({min(block, padded) for block in (*BLOCKS, padded)}) if fit.split else [1]
+    stages = (3, 2, 1) if fit.kind == "loop" else (1,)
+    return [
+        Launch(block, -(-whole // block), warps, ahead)
+        for block in blocks
+        for warps in WARPS
+        for ahead in stages
+    ]
+
+
+def device_of(call: Call) -> Device:
+    """The profile of the call's device. Interpreted kernels have no limits."""
+    found = device_named(call.device or "sm_90")
+    if not call.device:
+        found = replace(found, most=1 << 30, registers=1 << 60, shared=1 << 60, shared_all=1 << 60)
+    return replace(found, multiprocessors=call.multiprocessors or found.multiprocessors)
+
+
+def needs(fit: Fit, call: Call, x: Launch, device: Device) -> tuple[float, float]:
+    """Registers of a thread and bytes of shared memory of a program."""
+    at = lengths(fit, dict(call.dims), call.chunk, x.block)
+    element = 2 if call.precision in ("bf16", "fp16") else 4
+    return registers(fit, at, x.warps, device.lanes), shared(fit, at, element, x.stages)
+
+
+def fits(fit: Fit, call: Call, x: Launch, device: Device) -> bool:
+    """Whether a launch needs no more than the device has, so that no register is spilled."""
+    used, memory = needs(fit, call, x, device)
+    most = min(device.most, device.registers // (x.warps * device.lanes))
+    return used <= most and memory <= device.shared
+
+
+def seconds(fit: Fit, call: Call, x: Launch) -> float:
+    """The time that a kernel should take: waves of programs, each as long as the most that it does:
+    products, instructions, bytes, or waiting for one step after another.
+    """
+    device = device_of(call)
+    at = lengths(fit, dict(call.dims), call.chunk, x.block)
+    used, memory = needs(fit, call, x, device)
+    threads = x.warps * device.lanes
+    at_once = min(
+        device.warps // x.warps,
+        int(device.registers // (threads * max(used, 32))),
+        int(device.shared_all // (memory + 1024)),
+    )
+    lanes = {"chunk": call.chunks, "loop": call.sequences, "token": call.sequences}[fit.kind]
+    programs = max(1, lanes * call.heads * x.blocks)
+    trips = {"chunk": 1, "loop": call.chunks, "token": call.tokens}[fit.kind] / max(
+        1, 1 if fit.kind == "chunk" else call.sequences
+    )
+    rows = min(1.0, call.chunk / 64) * min(1.0, x.warps / 4)
+    products = at.entries(fit.products) / (device.flops * max(rows, 1 / 8))
+    issue = at.entries(fit.maps) / device.lanes / device.issue
+    moved = call.element * (at.entries(fit.loads) + at.entries(fit.stores))
+    bytes_ = moved / (device.bandwidth / device.multiprocessors)
+    resident = min(max(1, at_once), -(-programs // device.multiprocessors))
+    waves = -(-programs // (device.multiprocessors * resident))
+    wait = LATENCY * (len(fit.products) + 1) / min(x.stages, 2)
+    return waves * trips * max(wait, resident * (max(products, bytes_) + issue))
+
+
+LATENCY = 0.4e-6
+"""Seconds that a step waits for memory or a product before the next one can begin."""
+
+
+def chunk_of(fits_: Mapping[str, Fit], call: Call) -> int:
+    """Tokens of a chunk for which all kernels fit and take the least time together; the call's own
+    are not looked at. ValueError where there are none.
+    """
+    best: dict[int, float] = {}
+    for chunk in CHUNKS:
+        chunks = call.sequences * -(-call.tokens // (chunk * max(1, call.sequences)))
+        there = replace(call, chunk=chunk, chunks=max(1, chunks))
+        each = [(fit, candidates(fit, there)) for fit in fits_.values()]
+        if all(found for _, found in each):
+            best[chunk] = sum(seconds(fit, there, found[0]) for fit, found in each)
+    if not best:
+        least = replace(call, chunk=CHUNKS[0])
+        kernel = next(name for name, fit in fits_.items() if not candidates(fit, least))
+        raise ValueError(too_large(kernel, fits_[kernel], least))
+    return min(best, key=best.__getitem__)
+
+
+def too_large(kernel: str, fit: Fit, call: Call) -> str:
+    """Why nothing fits: the sizes, and the limit of the device that the smallest launch exceeds."""
+    device = device_of(call)
+    least = min(every(fit, call), key=lambda x: (needs(fit, call, x, device)[1], -x.warps))
+    used, memory = needs(fit, call, least, device)
+    where = ", ".join(f"{name} = {n}" for name, n in call.dims)
+    if memory > device.shared:
+        return (
+            f"{kernel} with {where} needs {memory / 1024:.0f} KiB of shared memory in chunks of "
+            f"{call.chunk} tokens; {device.name} has {device.shared >> 10} KiB a program"
+        )
+    return (
+        f"{kernel} with {where} needs {used:.0f} registers a thread in chunks of {call.chunk} "
+        f"tokens; {device.name} has {device.most}"
+    )

@@ -1,0 +1,243 @@
+"""The program of one kernel in, its `Fit` out: what lives on the chip at once, what is done, moved.
+
+A value is in registers, in float32, from where it is computed to its last use; a load that only
+products of matrices use is in shared memory instead. Views and broadcasts take nothing, and an
+elementwise value or a product may take the place of an operand whose last use it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import product
+
+from lacc.ir.ops import OPS
+from lacc.spec.shapes import Size
+from lacc.tile.fit import Fit, Lengths, Polynomial, Tile, Tiles
+from lacc.tile.ops import TILE_OPS
+from lacc.tile.program import TIME, Axes, Inst, Program, numbers
+
+TEMPORARIES: Mapping[str, tuple[float, float]] = {
+    "prefix": (1, 0),
+    "suffix": (1, 0),
+    "matrix": (0, 1),
+    "gram": (3, 1),
+    "meet": (4, 1),
+    "meet_pull": (7, 1),
+    "decayed": (3, 1),
+    "decayed_pull": (7, 2),
+    "prefix_pull": (4, 0),
+    "suffix_pull": (4, 0),
+    "matrix_pull": (0, 3),
+    "solve": (2, 4),
+    "inverse": (0, 4),
+    "scan": (1, 0),
+    "scan_back": (1, 0),
+    "tropical": (1, 0),
+}
+"""Tiles that the device function of an op holds beside its operands and its result: as large as its
+largest operand, and of pairs of tokens."""
+
+SAME = ("rename", "expand", "levels", "within", "instead", "through_time", "default", "omitted")
+"""Ops whose result is in the registers of their first operand."""
+
+GRID = {"t": (16, 32, 64, 128), "/": (16, 32, 64, 128)}
+DIM = (16, 64, 128, 256)
+"""Entries along axes for which one of several sets of tiles may be the largest."""
+
+
+def fit(program: Program, split: str, kind: str = "loop") -> Fit:
+    """What the kernel of ``program`` needs whose programs share the axis ``split`` ("" for none);
+    ``kind`` as in `Fit`. In a loop or by token the states of "dstate" loads are carried where there
+    are any, else those of "state" loads.
+    """
+    return _Pressure(program, split, kind).fit()
+
+
+def matrix_product(program: Program, inst: Inst) -> bool:
+    """Whether an instruction is a product of matrices: both operands have axes of their own."""
+    if inst.op != "contract":
+        return False
+    a, b = ({*program.body[i].axes} for i in inst.ins)
+    return bool(a - b and b - a)
+
+
+class _Pressure:
+    def __init__(self, program: Program, split: str, kind: str) -> None:
+        self.program = program
+        self.split = split
+        self.kind = kind
+        self.body = program.body
+        self.end = len(program.body)
+        self.numbers = numbers(program)
+
+    def fit(self) -> Fit:
+        """All of it."""
+        used = dict.fromkeys(a for inst in self.body for a in inst.axes if a not in TIME)
+        sizes = [self.program.sizes[a] for a in used]
+        points = [self._alive(now) for now in range(self.end)]
+        return Fit(
+            kind=self.kind,
+            split=str(self.program.sizes[self.split]) if self.split else "",
+            sizes={str(size): polynomial(size) for size in sizes},
+            registers=fullest(registers for registers, _ in points),
+            shared=fullest(shared for _, shared in points),
+            loads=counted((1, self._tile(n)) for n in range(self.end) if self._moved(n)),
+            stores=counted((1, self._tile(n)) for n in self._stored),
+            products=counted(self._work(True)),
+            maps=counted(self._work(False)),
+        )
+
+    def _named(self, axes: Axes) -> Tile:
+        """Axes as a `Tile` has them."""
+        named = {self.split: "/", **dict.fromkeys(TIME, "t")}
+        return tuple(sorted(named.get(a) or str(self.program.sizes[a]) for a in axes))
+
+    def _tile(self, n: int) -> Tile:
+        return self._named(self.body[n].axes)
+
+    # ---- where values are ------------------------------------------------------------------------
+
+    @cached_property
+    def _carried(self) -> dict[str, int]:
+        """The states that go from one chunk or token to the next in registers: their loads."""
+        if self.kind == "chunk":
+            return {}
+        return self.program.loads("dstate") or self.program.loads("state")
+
+    @cached_property
+    def _stored(self) -> list[int]:
+        """Outputs that are written for every chunk."""
+        carried = {f"state:{name}" for name in self._carried}
+        return [n for name, n in self.program.outs.items() if name not in carried]
+
+    def _moved(self, n: int) -> bool:
+        """Whether a value is read from memory for every chunk."""
+        return self.body[n].op == "load" and n not in {*self._carried.values(), *self._fixed}
+
+    @cached_property
+    def _fixed(self) -> frozenset[int]:
+        """Values that are computed before the loop over chunks or tokens."""
+        found: set[int] = set()
+        for n, inst in enumerate(self.body):
+            own = inst.op != "load" or inst.value[0] in ("param", "buffer")
+            if self.kind != "chunk" and own and found.issuperset(inst.ins):
+                found.add(n)
+        return frozenset(found)
+
+    @cached_property
+    def _place(self) -> list[int]:
+        """The value in whose registers each value is."""
+        place: list[int] = []
+        for n, inst in enumerate(self.body):
+            same = inst.op in SAME or (inst.op == "pick" and inst.value == 0)
+            place.append(place[inst.ins[0]] if same else n)
+        return place
+
+    @cached_property
+    def _users(self) -> list[list[int]]:
+        """What uses the registers of each value, other than to be the same value."""
+        users: list[list[int]] = [[] for _ in self.body]
+        for n, inst in enumerate(self.body):
+            for i in inst.ins:
+                if self._place[n] != self._place[i]:
+                    users[self._place[i]].append(n)
+        return users
+
+    @cached_property
+    def _operands(self) -> frozenset[int]:
+        """Loads that only products of matrices use."""
+        return frozenset(
+            n
+            for n, users in enumerate(self._users)
+            if self._moved(n) and users and all(map(self._multiplies, users))
+        )
+
+    def _multiplies(self, n: int) -> bool:
+        return matrix_product(self.program, self.body[n])
+
+    # ---- what lives at once ----------------------------------------------------------------------
+
+    @cached_property
+    def _lives(self) -> dict[int, tuple[int, int]]:
+        """From where to where each value is held; that of the last use is included only where the
+        result cannot take its place."""
+        outs = self.program.outs
+        kept = {self._place[outs[f"state:{s}"]] for s in self._carried if f"state:{s}" in outs}
+        stored = {self._place[n]: n for n in self._stored}
+        found = {}
+        for n, users in enumerate(self._users):
+            if self._place[n] != n or n in self.numbers:
+                continue
+            last = max([*users, stored.get(n, n)])
+            if last != n and self._replaces(last):
+                last -= 1
+            first = 0 if n in self._carried.values() else n
+            found[n] = (first, self.end if n in kept or n in self._fixed else last)
+        return found
+
+    def _replaces(self, n: int) -> bool:
+        """Whether the result of ``n`` may take the place of an operand."""
+        inst = self.body[n]
+        return inst.op in OPS or inst.op == "mask" or self._multiplies(n)
+
+    def _alive(self, now: int) -> tuple[Tiles, Tiles]:
+        """What is in registers, and in shared memory, while ``now`` is computed."""
+        held = [n for n, (first, last) in self._lives.items() if first <= now <= last]
+        registers = [n for n in held if n not in self._operands]
+        shared = [n for n in held if n in self._operands]
+        inst = self.body[now]
+        if self._multiplies(now):
+            shared += {*inst.ins} - {*shared}
+        temporary = list(self._temporary(inst))
+        return (
+            counted([*((1.0, self._tile(n)) for n in registers), *temporary]),
+            counted((1.0, self._tile(n)) for n in shared),
+        )
+
+    def _temporary(self, inst: Inst) -> Iterator[tuple[float, Tile]]:
+        large, pairs = TEMPORARIES.get(inst.op, (0, 0))
+        every = [*(self.body[i].axes for i in inst.ins), inst.axes]
+        yield large, (*self._named(max(every, key=len)), "~")
+        yield pairs, ("t", "t", "~")
+
+    # ---- what is done ----------------------------------------------------------------------------
+
+    def _work(self, products: bool) -> Iterator[tuple[float, Tile]]:
+        """Operations in products of matrices, or in all else, for a chunk."""
+        for n, inst in enumerate(self.body):
+            row = TILE_OPS.get(inst.op)
+            free = n in self.numbers or n in self._fixed or (row is not None and row.view)
+            if free or self._multiplies(n) != products:
+                continue
+            axes = dict.fromkeys(a for i in (*inst.ins, n) for a in self.body[i].axes)
+            yield float(OPS[inst.op].flops if row is None else row.flops), self._named(tuple(axes))
+
+
+def polynomial(size: Size) -> Polynomial:
+    """A size as plain numbers and names."""
+    return tuple(
+        (float(c), tuple(name for name, power in monomial for _ in range(power)))
+        for monomial, c in size.terms
+    )
+
+
+def counted(given: Iterable[tuple[float, Tile]]) -> Tiles:
+    """Tiles, each once, with how many there are of it."""
+    total: Counter[Tile] = Counter()
+    for count, tile in given:
+        total[tile] += count  # type: ignore[assignment]
+    return tuple((float(count), tile) for tile, count in sorted(total.items()) if count)
+
+
+def fullest(points: Iterable[Tiles]) -> tuple[Tiles, ...]:
+    """Those of the sets of tiles that are the largest for some lengths of their axes."""
+    sets = [point for point in dict.fromkeys(points) if point]
+    names = sorted({a for point in sets for _, tile in point for a in tile})
+    found: dict[Tiles, None] = {}
+    for entries in product(*(GRID.get(name, DIM) for name in names if name != "~")):
+        at = Lengths(dict(zip((name for name in names if name != "~"), entries)))
+        if sets:
+            found[max(sets, key=at.entries)] = None
+    return tuple(found)
