@@ -21,6 +21,7 @@ ORDER = (
     "tile",
     "plan",
     "runtime",
+    "interpreter",
     "verify",
     "report",
     "views",
