@@ -31,7 +31,8 @@ app = typer.Typer(
 )
 
 Mode = Literal["auto", "chunk", "parallel", "recurrent"]
-STAGES = ("ast", "ir", "recurrence", "plan", "tile", "code")
+STAGES = ("ast", "ir", "recurrence", "plan", "tile", "code", "report")
+Arch = Literal["sm_80", "sm_90", "sm_100", "gfx942"]
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="A .la file.")]
@@ -106,15 +107,26 @@ def compile_(
             help=f"Print these stages: {', '.join(STAGES)}.",
         ),
     ] = "code",
+    arch: Annotated[
+        Arch | None, typer.Option("--arch", help="Of --emit=report: the GPU; sm_90 if absent.")
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            "--shape", metavar="B=1,T=4096,H=16,K=128", help="Of --emit=report: sizes of the call."
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite a file that lacc did not write.")
     ] = False,
 ) -> None:
     """Compile a spec to one file, or print stages on the way."""
-    from lacc import driver
+    from lacc import driver, views
 
     stages = _stages(emit)
     _together(mode, chunk)
+    if "report" not in stages and (arch or shape):
+        raise typer.BadParameter(f"{'--arch' if arch else '--shape'} is for --emit=report")
     if out is not None:
         _writable(out, force)
     with report.working(f"compiling {spec.name} to {target}"):
@@ -122,7 +134,24 @@ def compile_(
         texts = {
             stage: driver.emit(loaded, stage, target, dtype=dtype, mode=mode, chunk=chunk)
             for stage in stages
+            if stage != "report"
         }
+    if "report" in stages:
+        sizes = _shape(shape or "", loaded.dims)
+        with report.working(f"compiling the kernels of {loaded.name}"):
+            try:
+                found = driver.build_report(
+                    loaded,
+                    target,
+                    shape=sizes,
+                    architecture=arch or "sm_90",
+                    dtype=dtype,
+                    mode=mode,
+                    chunk=chunk,
+                )
+            except ValueError as problem:
+                raise typer.BadParameter(str(problem)) from None
+        texts["report"] = views.of_figures(found)
     text = report.sections(texts)
     if out is None:
         report.say(text.rstrip("\n"))
@@ -282,16 +311,17 @@ def _stages(text: str) -> list[str]:
     return stages
 
 
-def _shape(text: str) -> dict[str, int]:
-    """``B=1,T=4096,H=16`` as a dict."""
+def _shape(text: str, dims: Iterable[str] = ()) -> dict[str, int]:
+    """``B=1,T=4096,H=16`` as a dict; ``dims`` are names that may stand there too."""
     found: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")
         if not re.fullmatch(r"\d{1,12}", value.strip()):
             raise typer.BadParameter(f"--shape takes B=1,T=4096,H=16, got {text!r}")
         found[name.strip()] = int(value)
-    if unknown := set(found) - {"B", "T", "H", "G"}:
-        raise typer.BadParameter(f"--shape knows B, T, H and G (dims go to -D), got {min(unknown)}")
+    if unknown := set(found) - {"B", "T", "H", "G", *dims}:
+        others = f"and the dims {', '.join(dims)}" if dims else "(dims go to -D)"
+        raise typer.BadParameter(f"--shape knows B, T, H and G {others}, got {min(unknown)}")
     return found
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lacc.analysis.modes import Modes
     from lacc.analysis.plain import Plain
     from lacc.runtime.kernel import Kernel
+    from lacc.static.build import Figures
     from lacc.tile.derive import Derived
     from lacc.verify.report import Report
 
@@ -129,6 +130,37 @@ def emit(
 
         raise refusal(target, "emitted code", "it interprets the spec")
     return kernel.source
+
+
+def build_report(
+    given: Given,
+    target: str = "triton",
+    *,
+    shape: Mapping[str, int],
+    architecture: str = "sm_90",
+    dtype: str = "float32",
+    mode: str = "auto",
+    chunk: int | None = None,
+    **overrides: float,
+) -> Figures:
+    """What the kernels of a call of ``shape`` (B, T, H, maybe G and dims) take on an architecture,
+    compiled and read off the binary; nothing runs. Raises LaccError, ValueError for sizes that the
+    spec does not take."""
+    from lacc.backends.to_triton import public_name
+    from lacc.static.build import Refused, figures, lacking
+
+    spec = load(given, overrides)
+    if target_named(target).name != "triton":
+        reason, hint = "it builds no binaries for a GPU", "compile with --target triton"
+        problem = error("LA0703", None, target=target, what="report", reason=reason, hint=hint)
+        raise LaccError([problem])
+    if reason := lacking():
+        raise LaccError([error("LA0702", None, name=target, reason=reason)])
+    kernel = compile(spec, target, dtype=dtype, mode=mode, chunk=chunk)
+    try:
+        return figures(kernel, public_name(spec), architecture, shape, dtype)
+    except Refused as refused:
+        raise LaccError([_refused(spec, target, f"for {architecture}, {refused}")]) from None
 
 
 def explain_plan(spec: Spec, shape: Mapping[str, int], *, dtype: str = "float32") -> str:

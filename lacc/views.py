@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from lacc.analysis.transition import Coupling, Factor, Recurrence
     from lacc.plan.explain import Table
     from lacc.plan.plan import Plan
+    from lacc.static.build import Figures
+    from lacc.static.launches import Call, Launch
     from lacc.tile.derive import Derived
 
 SIDES: Mapping[tuple[int, ...], str] = {(): "", (0,): "rows ", (1,): "columns ", (0, 1): "entries "}
@@ -138,3 +140,57 @@ def of_choice(
 def of_tables(tables: Iterable[Table]) -> str:
     """Each table under its title."""
     return "\n\n".join(f"{t.title}\n{table(t.header, t.rows)}" for t in tables)
+
+
+FIGURES = (
+    *("kernel", "grid", "warps", "stages", "registers", "spill B", "shared KB", "occupancy"),
+    *("wgmma", "mma", "tcgen5", "read MiB", "written MiB", "issue us"),
+)
+
+
+def of_figures(figures: Figures) -> str:
+    """What each call of a kernel launches, and what the figures mean."""
+    from lacc.static.architectures import CLOCK, ISSUE, MULTIPROCESSORS
+
+    sizes = ", ".join(f"{name} = {size}" for name, size in figures.sizes.items())
+    head = f"{figures.spec} for {figures.architecture.name}, {figures.dtype} inputs: {sizes}\n"
+    head += f"compiled by {figures.compiler} and read off the binaries: nothing has run"
+    parts = [head]
+    for call in figures.calls:
+        rows = [of_launch(launch) for launch in call.launches]
+        parts.append(f"{call.name}: {of_call(call)}\n{table(FIGURES, rows)}")
+    parts.append(
+        "spill: bytes of a thread in local memory. read, written (modelled): the tensors behind\n"
+        "loads and stores of a launch, each once. issue (modelled): instructions as often as the\n"
+        f"loops around them run, every branch taken, at {ISSUE} warp instructions a clock on the\n"
+        f"busiest of {MULTIPROCESSORS} multiprocessors at {CLOCK / 1e9:g} GHz; a bound from below, "
+        "not a time."
+    )
+    unknown = {launch.unknown for call in figures.calls for launch in call.launches} - {""}
+    parts += [f"issue is missing: {why}" for why in sorted(unknown)]
+    return "\n\n".join(parts)
+
+
+def of_call(call: Call) -> str:
+    """The sums of a call in a line."""
+    ops = ", ".join(f"{n} x {name}" if n > 1 else name for name, n in sorted(call.torch.items()))
+    launches = f"{len(call.launches)} launch{'es' * (len(call.launches) != 1)}"
+    memory = f"{call.bytes / 2**20:.1f} MiB read and written"
+    time = "" if call.microseconds is None else f", {call.microseconds:.1f} us of issue"
+    return f"{launches}, {f'torch ops: {ops}' if ops else 'no torch ops'}, {memory}{time}"
+
+
+def of_launch(launch: Launch) -> tuple[str, ...]:
+    """A row of `FIGURES`."""
+    time = launch.microseconds
+    return (
+        launch.kernel,
+        " x ".join(map(str, launch.grid)),
+        *map(str, (launch.warps, launch.stages, launch.registers, launch.spill)),
+        f"{launch.shared / 1024:.1f}",
+        f"{launch.occupancy:.2f}",
+        *(str(launch.tensor[kind]) for kind in ("wgmma", "mma", "tcgen5")),
+        f"{launch.read / 2**20:.1f}",
+        f"{launch.written / 2**20:.1f}",
+        "" if time is None else f"{time:.1f}",
+    )

@@ -23,6 +23,7 @@ ORDER = (
     "runtime",
     "interpreter",
     "verify",
+    "static",
     "report",
     "views",
     "driver",
@@ -47,12 +48,15 @@ PASTED = {
 }
 """Modules that lacc never imports: their text stands in emitted files."""
 
+APART = {"lacc/static/capture.py", "lacc/static/worker.py"}
+"""Modules of a process of its own, which lacc starts."""
+
 DOORS = {
     "networkx": {"lacc/ir/graph.py"},
     "jinja2": {"backends/base.py"},
     "typer": {"lacc/cli.py"},
-    "torch": PASTED,
-    "triton": PASTED,
+    "torch": PASTED | APART,
+    "triton": PASTED | APART,
 }
 """The files that may import a heavy package when they are imported."""
 

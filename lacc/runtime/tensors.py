@@ -46,7 +46,7 @@ def prepared(
     dtype, tile_dtype, precision = numerics(x, interpreted)
     shapes = {name: tuple(_size(axis, n) for axis in axes) for name, axes in states.items()}
     begun = starting(initial_state, shapes, first, dtype)
-    if not interpreted and first.device.type != "cuda":
+    if not interpreted and not on_device(first):
         raise ValueError(
             f"{name}: expected a CUDA tensor, got one on {first.device}; a CPU runs what lacc "
             "emits with --target numpy, or this file where TRITON_INTERPRET=1 is set from the start"
@@ -59,6 +59,11 @@ def prepared(
         for name, axes in outputs.items()
     }
     return n, min(chunk, max(n["T"], 1)), begun, ended, y, tile_dtype, precision
+
+
+def on_device(x: torch.Tensor) -> bool:
+    """Whether kernels can run where ``x`` lies."""
+    return x.device.type == "cuda"
 
 
 def fit(
