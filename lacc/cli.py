@@ -207,7 +207,7 @@ def verify(
     """Check all modes and gradients against the reference."""
     from lacc import driver
 
-    driver.usable(target)
+    driver.prepare(target)
     loaded = _load(spec, define)
     with report.counting(f"verifying {loaded.name} on {target}") as progress:
         result = driver.verify(loaded, target, full=full, progress=progress)

@@ -216,16 +216,18 @@ def verify(
     **overrides: float,
 ) -> Report:
     """Every check of every mode on ``target`` against the reference; ``full`` draws more."""
+    from lacc.verify.cases import Scale
     from lacc.verify.harness import verify
 
     spec = load(given, overrides)
     kernel = compile(spec, target)
-    if target == "triton":
-        from lacc.runtime.torch_calls import refusal
-
-        raise refusal(target, "verify", "gradients and steps are not lowered yet")
+    if "step" in kernel.missing and kernel.missing["step"].code == "LA0703":
+        raise LaccError([kernel.missing["step"]])
+    said = prepare(target)
     reference = kernel if target == "reference" else _reference(spec)
-    return verify(reference, [kernel], full=full, progress=progress)
+    scale = Scale(*TARGETS[target].lengths)
+    notes = (said,) if said else ()
+    return verify(reference, [kernel], full=full, progress=progress, scale=scale, notes=notes)
 
 
 def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
@@ -347,12 +349,15 @@ def _reference(spec: Spec, *_: object) -> Kernel:
 @dataclass(frozen=True)
 class Target:
     """One thing to compile for: ``build(spec, dtype, mode, chunk)`` gives the kernel; ``missing``
-    says what a machine lacks to run it, "" if nothing."""
+    says what a machine lacks to run it, "" if nothing; ``prepare`` does what a process can do about
+    it and says so; ``lengths`` are the tokens of a chunk and the most of a sequence to verify."""
 
     name: str
     about: str
     build: Callable[[Spec, str, str, int | None], Kernel]
     missing: Callable[[], str] = str
+    prepare: Callable[[], str] = str
+    lengths: tuple[int, int] = (8, 1027)
 
 
 def _torch_missing() -> str:
@@ -361,13 +366,24 @@ def _torch_missing() -> str:
     return missing()
 
 
+def _torch_prepare() -> str:
+    from lacc.runtime.torch_calls import prepare
+
+    return prepare()
+
+
 TARGETS = {
     target.name: target
     for target in (
         Target("reference", "token by token in float64, the meaning of a spec", _reference),
         Target("numpy", "one file of NumPy: forward, vjp, step", _numpy),
         Target(
-            "triton", "one file of torch and Triton: forward by chunks", _triton, _torch_missing
+            "triton",
+            "one file of torch and Triton: forward by chunks",
+            _triton,
+            _torch_missing,
+            _torch_prepare,
+            (16, 135),
         ),
     )
 }
@@ -390,6 +406,12 @@ def usable(name: str) -> None:
     """Raises LaccError where the target called ``name`` cannot run on this machine."""
     if missing := target_named(name).missing():
         raise LaccError([error("LA0702", None, name=name, reason=missing)])
+
+
+def prepare(name: str) -> str:
+    """Makes this process able to run kernels of the target called ``name``: what was done about
+    what the machine lacks, "" where nothing was. Raises LaccError where nothing can be."""
+    return target_named(name).prepare()
 
 
 def explain(name: str) -> str:

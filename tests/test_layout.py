@@ -15,13 +15,13 @@ from conftest import EXAMPLES, ROOT
 
 ORDER = (
     "diagnostics",
+    "interpreter",
     "spec",
     "ir",
     "analysis",
     "tile",
     "plan",
     "runtime",
-    "interpreter",
     "verify",
     "static",
     "report",

@@ -1,19 +1,21 @@
-"""The text of an emitted torch module in, its function as a kernel calls it out.
+"""The text of an emitted torch module in, its functions as a kernel calls them out.
 
-It takes tensors, or NumPy arrays, which it copies to the GPU where there is one (else to the CPU,
-where only interpreted kernels run), and gives back what it was given. The module is loaded at its
-first call, so that a file can be written where nothing of it could run.
+They take tensors, or NumPy arrays, which go to the GPU where there is one (else to the CPU, where
+only interpreted kernels run), and give back what they were given. The module is loaded at its first
+call, so that a file can be written where nothing of it could run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from lacc import interpreter
 from lacc.diagnostics import LaccError, Span, error
 from lacc.runtime.kernel import load
 
@@ -22,21 +24,84 @@ ASKED = ("initial_state", "chunk")
 
 def missing() -> str:
     """What this machine lacks to run kernels of torch and Triton, "" where nothing."""
-    absent = [package for package in ("torch", "triton") if find_spec(package) is None]
-    if absent:
-        return f"it needs {' and '.join(absent)}"
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return ""
-    import torch
-
-    if torch.cuda.is_available():
+    if absent := _absent():
+        return absent
+    if interpreted() or _cuda():
         return ""
     return "it needs a GPU, or TRITON_INTERPRET=1 to interpret it"
 
 
+def prepare() -> str:
+    """Makes this process able to run kernels: on a machine without a GPU it will interpret them,
+    which is said. Raises LaccError (LA0702) where it cannot."""
+    if absent := _absent():
+        raise LaccError([error("LA0702", None, name="triton", reason=absent)])
+    if not interpreted():
+        if _cuda():
+            return ""
+        if "triton" in sys.modules:
+            late = "there is no GPU, and triton was imported before TRITON_INTERPRET=1 was set"
+            raise LaccError([error("LA0702", None, name="triton", reason=late)])
+        os.environ["TRITON_INTERPRET"] = "1"
+    interpreter.repair()
+    return "no GPU: kernels run interpreted" if not _cuda() else "kernels run interpreted"
+
+
+def interpreted() -> bool:
+    """Whether this process interprets kernels, or will."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _absent() -> str:
+    absent = [package for package in ("torch", "triton") if find_spec(package) is None]
+    return f"it needs {' and '.join(absent)}" if absent else ""
+
+
+def _cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def functions(names: Sequence[str], source: str) -> tuple[Callable[..., Any], ...]:
+    """The functions called ``names`` of an emitted module: each takes arguments by name and the
+    contract's keywords; with NumPy arrays among them it gives NumPy arrays."""
+    loaded: dict[str, Any] = {}
+
+    def by_name(name: str) -> Callable[..., Any]:
+        def call(arguments: Mapping[str, Any], **options: Any) -> Any:
+            if not loaded:
+                if interpreted():
+                    interpreter.repair()
+                loaded.update(load(names[0], source))
+            given = {**arguments, **options}
+            if not any(isinstance(x, np.ndarray) for x in arguments.values()):
+                return loaded[name](**given)
+            converted = tensors(given)
+            found = loaded[name](**converted)
+            for written, x in _pairs(options.get("out"), converted.get("out")):
+                if not np.shares_memory(written, arrays(x)):
+                    written[...] = arrays(x)
+            return arrays(found)
+
+        return call
+
+    return tuple(map(by_name, names))
+
+
+def _pairs(x: Any, y: Any) -> Iterator[tuple[Any, Any]]:
+    """The arrays of a state beside its tensors."""
+    if isinstance(x, np.ndarray):
+        yield x, y
+    elif isinstance(x, Mapping):
+        yield from ((x[key], y[key]) for key in x)
+    elif x is not None:
+        yield from zip(x, y)
+
+
 def forward(name: str, source: str, target: str) -> Callable[..., Any]:
     """``forward(arguments, initial_state=, chunk=)`` of the function ``name``: (outputs, state)."""
-    loaded: dict[str, Any] = {}
+    (function,) = functions([name], source)
 
     def call(arguments: Mapping[str, Any], **options: Any) -> Any:
         asked = {key: options.pop(key) for key in ASKED if options.get(key) is not None}
@@ -44,13 +109,7 @@ def forward(name: str, source: str, target: str) -> Callable[..., Any]:
         for option, value in options.items():
             if value is not None and value is not False:
                 raise refusal(target, option)
-        if not loaded:
-            loaded.update(load(name, source))
-        function = loaded[name]
-        if not any(isinstance(x, np.ndarray) for x in arguments.values()):
-            return function(**arguments, **asked)
-        outputs, state = function(**tensors(arguments), **tensors(asked))
-        return arrays(outputs), arrays(state)
+        return function(arguments, **asked)
 
     return call
 
@@ -64,18 +123,21 @@ def refusal(
 
 
 def tensor(x: Any) -> Any:
-    """A NumPy array as a tensor, where kernels run."""
+    """A NumPy array as a tensor, where kernels run; on the CPU the same memory where it can be."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    plain = x if x.flags.writeable and all(step >= 0 for step in x.strides) else np.array(x)
     if x.dtype.name == "bfloat16":
-        bits = torch.from_numpy(np.array(x).view(np.int16))
-        return bits.view(torch.bfloat16).to(device)
-    return torch.from_numpy(np.array(x)).to(device)
+        found = torch.from_numpy(plain.view(np.int16)).view(torch.bfloat16)
+    else:
+        found = torch.from_numpy(plain)
+    return found.to("cuda") if torch.cuda.is_available() else found
 
 
 def tensors(x: Any) -> Any:
-    """``x`` with tensors for NumPy arrays, those of a tuple or dict too."""
+    """``x`` with tensors for NumPy arrays, those of a tuple or dict too, and torch's dtypes."""
+    import torch
+
     if isinstance(x, np.ndarray):
         return tensor(x)
     if isinstance(x, tuple):
@@ -83,17 +145,22 @@ def tensors(x: Any) -> Any:
         return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
     if isinstance(x, Mapping):
         return {key: tensors(part) for key, part in x.items()}
+    if isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic)):
+        return getattr(torch, np.dtype(x).name)
     return x
 
 
 def arrays(x: Any) -> Any:
-    """A tensor, or a NamedTuple of them, as NumPy."""
+    """A tensor as NumPy, those of a tuple or dict too."""
     import torch
 
     if isinstance(x, tuple):
-        return type(x)(*map(arrays, x))
+        parts = map(arrays, x)
+        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
+    if isinstance(x, Mapping):
+        return {key: arrays(part) for key, part in x.items()}
     if x.dtype == torch.bfloat16:
         import ml_dtypes
 
-        return x.cpu().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return x.cpu().numpy()
+        return x.detach().cpu().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return x.detach().cpu().numpy()

@@ -26,6 +26,17 @@ Quantities = dict[str, Array]
 GROWTH = 1e6
 """Beyond this the reference itself has lost the digits that a comparison needs."""
 
+
+@dataclass(frozen=True)
+class Scale:
+    """How long cases are: tokens of a chunk, and of the longest sequence of a full run."""
+
+    chunk: int = 8
+    longest: int = 1027
+
+
+SCALE = Scale()
+
 ODD = (5, 3, 7, 4, 6)
 EVEN = (4, 6, 8, 2, 10)
 
@@ -49,6 +60,7 @@ class Bench:
 
     spec: Spec
     reference: Kernel
+    scale: Scale = SCALE
     drawn: dict[Case, Arrays] = field(default_factory=dict)
     known: dict[Case, Quantities] = field(default_factory=dict)
 

@@ -15,15 +15,15 @@ import numpy as np
 
 from lacc.verify.cases import Case, cut, errors, grows, largest_error, quantities, rms_error
 from lacc.verify.parts import assembled, call, fitting, glued, outputs_of, part, together
-from lacc.verify.subject import CHUNK, Finding, Subject
+from lacc.verify.subject import Finding, Subject
 
 Check = Callable[[Subject], Iterator[Finding]]
 
 
 def lengths(subject: Subject) -> Iterator[Finding]:
     """One token, two, around a chunk, several chunks and a rest."""
-    for T in (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 4 * CHUNK + 5):
-        if subject.mode != "step" or T in (1, 2, CHUNK + 1):
+    for T in (1, 2, subject.chunk - 1, subject.chunk, subject.chunk + 1, 4 * subject.chunk + 5):
+        if subject.mode != "step" or T in (1, 2, subject.chunk + 1):
             case = Case(T=T)
             yield from subject.compare(subject.run(case), subject.bench.truth(case), case)
 
@@ -32,7 +32,7 @@ def chunks(subject: Subject) -> Iterator[Finding]:
     """Other chunks, the plan's own, and what mode auto chooses."""
     if subject.mode == "step":
         return
-    case = Case(T=1027 if subject.full else 71, seed=11)
+    case = Case(T=subject.bench.scale.longest if subject.full else 71, seed=11)
     arrays, truth = subject.bench.arrays(case), subject.bench.truth(case)
     asked: list[dict[str, Any]] = [{"mode": "auto"}, {"mode": subject.mode}]
     if subject.mode == "chunk":
@@ -47,7 +47,7 @@ def initial_states(subject: Subject) -> Iterator[Finding]:
     """From a state that other tokens left, its gradient included."""
     if subject.bench.reference.signature.no_initial:
         return
-    for T in (1, CHUNK, 2 * CHUNK + 3):
+    for T in (1, subject.chunk, 2 * subject.chunk + 3):
         case = Case(T=T, started=True, seed=1)
         yield from subject.compare(subject.run(case), subject.bench.truth(case), case)
 
@@ -57,7 +57,7 @@ def regime(name: str) -> Check:
 
     def check(subject: Subject) -> Iterator[Finding]:
         for seed in range(4 if subject.full else 1):
-            case = Case(T=3 * CHUNK - 1, regime=name, seed=2 + seed)
+            case = Case(T=3 * subject.chunk - 1, regime=name, seed=2 + seed)
             interior = replace(case, regime="interior")
             drawn, usual = subject.bench.arrays(case), subject.bench.arrays(interior)
             if all(np.array_equal(drawn[n], usual[n]) for n in drawn):
@@ -73,7 +73,7 @@ def defaults(subject: Subject) -> Iterator[Finding]:
     names = [a.ascii for a in subject.bench.spec.args if a.default is not None]
     for omit in [tuple(names), *((name,) for name in names if len(names) > 1)]:
         if omit and inputs - {*omit}:
-            case = Case(T=CHUNK + 3, omit=omit, seed=3)
+            case = Case(T=subject.chunk + 3, omit=omit, seed=3)
             yield from subject.compare(subject.run(case), subject.bench.truth(case), case)
 
 
@@ -82,11 +82,11 @@ def splits(subject: Subject) -> Iterator[Finding]:
     bench, kernel = subject.bench, subject.kernel
     if not bench.causal or subject.mode == "step":
         return
-    case = Case(T=2 * CHUNK + 3, seed=4)
+    case = Case(T=2 * subject.chunk + 3, seed=4)
     arrays, truth = bench.arrays(case), bench.truth(case)
     outputs, end = bench.reference(**arrays)
     pulled, ends = bench.cotangents(case, outputs, end)
-    for p in (0, 1, CHUNK - 1, CHUNK, case.T - 1, case.T):
+    for p in (0, 1, subject.chunk - 1, subject.chunk, case.T - 1, case.T):
         first, second = (
             cut(bench.spec, arrays, slice(0, p)),
             cut(bench.spec, arrays, slice(p, None)),
@@ -116,7 +116,7 @@ def packing(subject: Subject) -> Iterator[Finding]:
     bench = subject.bench
     if subject.mode == "step":
         return
-    ends = (0, 0, 5, 5, 5 + CHUNK, 2 * CHUNK + 3, 2 * CHUNK + 3)
+    ends = (0, 0, 5, 5, 5 + subject.chunk, 2 * subject.chunk + 3, 2 * subject.chunk + 3)
     started = not bench.reference.signature.no_initial
     case = Case(T=ends[-1], B=1, seed=5)
     arrays = bench.arrays(case)
@@ -146,10 +146,10 @@ def padding(subject: Subject) -> Iterator[Finding]:
     bench = subject.bench
     if subject.mode == "step":
         return
-    case = Case(T=CHUNK + 4, B=5, seed=6)
+    case = Case(T=subject.chunk + 4, B=5, seed=6)
     arrays = bench.arrays(case)
     valid = np.ones((case.B, case.T), bool)
-    valid[0, :3] = valid[1, -4:] = valid[2, [1, 4, 5, CHUNK]] = valid[3] = False
+    valid[0, :3] = valid[1, -4:] = valid[2, [1, 4, 5, subject.chunk]] = valid[3] = False
     dirty = dict(arrays)
     for a in bench.spec.args:
         if a.role == "input":
@@ -185,10 +185,10 @@ def causality(subject: Subject) -> Iterator[Finding]:
     inputs = {a.ascii for a in bench.spec.args if a.role == "input"}
     for dtype in ("float64", "float32"):
         for name in ("interior", "strong"):
-            case = Case(T=2 * CHUNK + 3, regime=name, dtype=dtype, seed=7)
+            case = Case(T=2 * subject.chunk + 3, regime=name, dtype=dtype, seed=7)
             arrays, other = bench.arrays(case), bench.arrays(replace(case, seed=8))
             before = quantities(bench.spec, subject.forward(arrays)[0])
-            for p in (1, CHUNK - 1, CHUNK, CHUNK + 3, case.T - 1):
+            for p in (1, subject.chunk - 1, subject.chunk, subject.chunk + 3, case.T - 1):
                 changed = dict(arrays)
                 for n in inputs & arrays.keys():
                     changed[n] = np.concatenate([arrays[n][:, :p], other[n][:, p:]], 1)
@@ -206,8 +206,8 @@ def isolation(subject: Subject) -> Iterator[Finding]:
     heads, groups = bench.heads
     inputs = {a.ascii: a.per for a in bench.spec.args if a.role == "input"}
     for what in ("row", "group", "segment"):
-        case = Case(T=2 * CHUNK + 3, B=1 if what == "segment" else 2, seed=12)
-        arrays, ends = bench.arrays(case), [0, CHUNK + 3, case.T]
+        case = Case(T=2 * subject.chunk + 3, B=1 if what == "segment" else 2, seed=12)
+        arrays, ends = bench.arrays(case), [0, subject.chunk + 3, case.T]
         options: dict[str, Any] = {"cu_seqlens": np.array(ends)} if what == "segment" else {}
         dirty = dict(arrays)
         for name in inputs.keys() & arrays.keys():
@@ -239,7 +239,7 @@ def single(subject: Subject) -> Iterator[Finding]:
     """float32: 20 times the error of the recurrence in float32, or 1e-5."""
     bench = subject.bench
     for name in ("interior", "boundary", "strong", "weak", "reset", "repeated"):
-        case = Case(T=3 * CHUNK - 1, regime=name, dtype="float32", seed=9)
+        case = Case(T=3 * subject.chunk - 1, regime=name, dtype="float32", seed=9)
         arrays, truth = bench.arrays(case), bench.truth(case)
         growth = grows(truth)
         naive = errors(bench.run(bench.reference, case, arrays), truth, largest_error)
@@ -253,7 +253,7 @@ def half(subject: Subject) -> Iterator[Finding]:
     """bfloat16, all of it or the inputs that promise nothing (float32 gates): rms twice that of
     rounding the inputs, or 2⁻⁷ of the quantity's."""
     bench = subject.bench
-    case = Case(T=3 * CHUNK - 1, dtype="bfloat16", seed=10)
+    case = Case(T=3 * subject.chunk - 1, dtype="bfloat16", seed=10)
     wide, unrounded = (replace(case, dtype=dtype) for dtype in ("float32", "float64"))
     plain = {a.ascii for a in bench.spec.args if a.role == "input" and not a.promises}
     rounded, gates = bench.arrays(case), bench.arrays(wide)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from lacc.runtime.kernel import Kernel
-from lacc.verify.cases import Bench
+from lacc.verify.cases import SCALE, Bench, Scale
 from lacc.verify.checks import CHECKS, Check
 from lacc.verify.report import Cell, Report
 from lacc.verify.subject import CALL, Finding, Guarded, KernelFault, Subject
@@ -21,12 +21,15 @@ def verify(
     full: bool = False,
     progress: Progress | None = None,
     checks: Mapping[str, Check] = CHECKS,
+    scale: Scale = SCALE,
+    notes: tuple[str, ...] = (),
 ) -> Report:
     """Every check on every mode of ``kernels``, against ``reference``, all of one spec.
 
-    ``full`` draws more. ``progress`` is called with checks done, their number and the next one.
+    ``full`` draws more, cases are as long as ``scale`` says, the report starts with ``notes``.
+    ``progress`` is called with checks done, their number and the next one.
     """
-    bench = Bench(reference.spec, reference)
+    bench = Bench(reference.spec, reference, scale)
     subjects = {
         f"{kernel.target} {mode}": Subject(bench, Guarded(kernel), mode, full)
         for kernel in kernels
@@ -39,10 +42,10 @@ def verify(
             if progress is not None:
                 progress(len(cells), total, f"{row}, {column}")
             cells[row, column] = _cell(check, subject)
-    notes = tuple(
+    absent = tuple(
         f"{kernel.target}: {why.message}" for kernel in kernels for why in kernel.missing.values()
     )
-    return Report(reference.spec.name, tuple(checks), tuple(subjects), cells, notes)
+    return Report(reference.spec.name, tuple(checks), tuple(subjects), cells, (*notes, *absent))
 
 
 def _cell(check: Check, subject: Subject) -> Cell:

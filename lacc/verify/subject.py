@@ -24,8 +24,6 @@ from lacc.verify.cases import (
 EXACT = 1e-9
 """float64, relative to max|reference|."""
 
-CHUNK = 8
-
 CALL = "call"
 """The quantity of a finding that a call raised."""
 
@@ -84,8 +82,13 @@ class Subject:
 
     @property
     def options(self) -> dict[str, Any]:
-        chunk = {"chunk": min(CHUNK, self.longest)} if self.mode == "chunk" else {}
-        return {"mode": self.mode} | chunk
+        asked = min(self.chunk, self.longest)
+        return {"mode": self.mode} | ({"chunk": asked} if self.mode == "chunk" else {})
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of a chunk, by which the lengths of sequences go too."""
+        return self.bench.scale.chunk
 
     @property
     def longest(self) -> int:
