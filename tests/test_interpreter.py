@@ -100,15 +100,32 @@ def test_work_is_counted(repaired: dict[str, Any]) -> None:
 def test_where_it_is_off_that_is_said(repaired: dict[str, Any]) -> None:
     assert repaired["obstacle"] == ""
     assert work("obstacle", TRITON_INTERPRET="0")["obstacle"] == "TRITON_INTERPRET=1 is not set"
-    late = "import triton.language, os; os.environ['TRITON_INTERPRET'] = '1'\n" + (
-        "from lacc import LaccError, interpreter\n"
-        "try: interpreter.repair()\nexcept LaccError as problem: print(problem.code, problem)"
+    late = "import triton.language, os; os.environ['TRITON_INTERPRET'] = '1'"
+    repair = "from lacc.interpreter import repair as act"
+    assert "LA0702" in says(late, repair) and "triton was imported before" in says(late, repair)
+
+
+def says(first: str, door: str) -> str:
+    """What a process that runs ``first`` is told by ``act``, which ``door`` imports."""
+    text = (
+        f"{first}\n{door}\nfrom lacc import LaccError\n"
+        "try: print(act())\nexcept LaccError as problem: print(problem.code, problem)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "0"}
-    said = subprocess.run(
-        [sys.executable, "-c", late], env=environment, capture_output=True, text=True
-    ).stdout
-    assert "LA0702" in said and "triton was imported before" in said
+    command = [sys.executable, "-c", text]
+    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+
+
+def test_a_process_without_a_gpu_is_prepared_before_it_imports_triton() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    prepare = "from functools import partial; from lacc.driver import prepare; act = partial("
+    assert "no GPU: kernels run interpreted" in says("", f"{prepare}prepare, 'triton')")
+    late = says("import triton", f"{prepare}prepare, 'triton')")
+    assert "LA0702" in late and "there is no GPU, and triton was imported before" in late
+    assert says("import triton", f"{prepare}prepare, 'numpy')").strip() == ""
 
 
 def test_tf32_and_bfloat16_round_to_nearest_even() -> None:

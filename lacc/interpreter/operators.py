@@ -69,12 +69,16 @@ def _install_tensors(interpreter: Any, tl: Any) -> None:
     Tensor, Handle = tl.tensor, interpreter.TensorHandle
     templates: dict[str, dict[str, Any]] = {}
     blocks: dict[Any, dict[str, Any]] = {}
-    made, stock_getitem = Tensor.__init__, Tensor.__getitem__
+    types: dict[Any, dict[str, Any]] = {}
+    semantic = interpreter.interpreter_semantic
+    made, stock_getitem, stock_where = Tensor.__init__, Tensor.__getitem__, semantic.where
+    stock_type = tl.core.block_type.__init__
 
     def initialised(self: Any, handle: Any, type: Any) -> None:
         template = templates.get(type.name)
         if template is None:
             made(self, handle, type)
+            self.is_block = type.is_block()
             templates[type.name] = {n: x for n, x in vars(self).items() if n != "handle"}
         else:
             vars(self).update(template)
@@ -94,13 +98,10 @@ def _install_tensors(interpreter: Any, tl: Any) -> None:
             found.handle = held
         return found
 
-    def is_block(x: Any) -> bool:
-        return len(x.shape) > 0
-
     def agree(x: Any, y: Any) -> bool:
         """Whether numpy broadcasts two tensors as Triton does."""
-        a, b = len(x.shape), len(y.shape)
-        return a == b or not a or not b
+        both = x.is_block and y.is_block
+        return not both or x.handle.data.ndim == y.handle.data.ndim
 
     def number(x: Any, y: Any) -> Any:
         """A number with the dtype of the tensor it meets, None where they promote."""
@@ -119,15 +120,15 @@ def _install_tensors(interpreter: Any, tl: Any) -> None:
                 x, y = self.dtype, other.dtype
                 if x is y and x.name in dtypes and agree(self, other):
                     data = ufunc(self.handle.data, other.handle.data)
-                    return tensor(data, result or x, is_block(self) or is_block(other))
+                    return tensor(data, result or x, self.is_block or other.is_block)
                 if adds and x.is_ptr() and y.name in INTEGERS and agree(self, other):
                     step = max(1, x.element_ty.primitive_bitwidth // 8)
                     offsets = other.handle.data.astype(np.int64) * step
                     data = self.handle.data + offsets.view(np.uint64)
-                    return tensor(data, x, is_block(self) or is_block(other))
+                    return tensor(data, x, self.is_block or other.is_block)
             elif (y := number(self, other)) is not None:
                 data = ufunc(self.handle.data, y)
-                return tensor(data, result or self.dtype, is_block(self))
+                return tensor(data, result or self.dtype, self.is_block)
             return slow(self, other)
 
         setattr(Tensor, name, method)
@@ -137,39 +138,64 @@ def _install_tensors(interpreter: Any, tl: Any) -> None:
 
         def method(self: Any, other: Any) -> Any:
             if (y := number(self, other)) is not None:
-                return tensor(ufunc(y, self.handle.data), self.dtype, is_block(self))
+                return tensor(ufunc(y, self.handle.data), self.dtype, self.is_block)
             return slow(self, other)
 
         setattr(Tensor, name, method)
 
     def getitem(self: Any, places: Any) -> Any:
-        if type(places) is tuple and is_block(self):
+        if type(places) is tuple and self.is_block:
             new = sum(place is None for place in places)
             whole = sum(type(place) is slice and place == slice(None) for place in places)
-            if new + whole == len(places) and whole == len(self.shape):
+            if new + whole == len(places) and whole == self.handle.data.ndim:
                 return tensor(self.handle.data[places], self.dtype, True)
         return stock_getitem(self, places)
 
     def broadcast(x: Any, y: Any) -> tuple[Any, Any]:
-        if not is_block(x) and not is_block(y):
+        if not x.is_block and not y.is_block:
             return x, y
         a, b = x.handle.data, y.handle.data
-        if is_block(x) and is_block(y):
-            if a.shape == b.shape:
-                return x, y
-            shape = np.broadcast_shapes(a.shape, b.shape)
+        if x.is_block and y.is_block:
+            shape = a.shape if a.shape == b.shape else np.broadcast_shapes(a.shape, b.shape)
         else:
-            shape = a.shape if is_block(x) else b.shape
-        x, y = (
-            z
-            if is_block(z) and c.shape == shape
-            else tensor(np.broadcast_to(c, shape), z.dtype, True)
-            for z, c in ((x, a), (y, b))
-        )
-        return x, y
+            shape = a.shape if x.is_block else b.shape
+        return whole(x, shape), whole(y, shape)
+
+    def whole(x: Any, shape: tuple[int, ...]) -> Any:
+        """A tensor as a block of a shape that it broadcasts to."""
+        if x.is_block and x.handle.data.shape == shape:
+            return x
+        data = np.empty(shape, x.handle.data.dtype)
+        data[...] = x.handle.data
+        return tensor(data, x.dtype, True)
+
+    def where(condition: Any, x: Any, y: Any) -> Any:
+        a, b = (z.handle.data if type(z) is Tensor else None for z in (x, y))
+        dtype = (x if b is None else y).dtype if a is not None or b is not None else None
+        if a is None and b is not None:
+            a = number(y, x)
+        elif b is None and a is not None:
+            b = number(x, y)
+        elif dtype is not None and x.dtype is not y.dtype:
+            a = None
+        parts = [z for z in (condition, x, y) if type(z) is Tensor]
+        ranks = {z.handle.data.ndim for z in parts if z.is_block}
+        if a is None or b is None or condition.dtype.name != "int1" or len(ranks) > 1:
+            return stock_where(condition, x, y)
+        return tensor(np.where(condition.handle.data, a, b), dtype, len(ranks) == 1)
+
+    def typed(self: Any, element: Any, shape: Any) -> None:
+        key = element.name, *(getattr(n, "value", n) for n in shape)
+        template = types.get(key)
+        if template is None:
+            stock_type(self, element, shape)
+            types[key] = dict(vars(self))
+        else:
+            vars(self).update(template)
 
     Tensor.__init__, Tensor.__getitem__ = initialised, getitem
-    interpreter.interpreter_semantic.broadcast_impl_value = broadcast
+    tl.core.block_type.__init__ = typed
+    semantic.broadcast_impl_value, semantic.where = broadcast, where
     for name, ufunc in ARITHMETIC.items():
         fast(f"__{name}__", ufunc, PLAIN, None)
         reflected(f"__r{name}__", ufunc)
