@@ -110,6 +110,20 @@ def attend_past(first, seen, P, BN: tl.constexpr, WINDOW: tl.constexpr):
 
 
 @triton.jit
+def attend_grown(top, more):
+    """The larger of two largest logits, the base it gives, and what is kept of sums to ``top``."""
+    grown = tl.maximum(top, more)
+    base = tl.where(grown == float("-inf"), 0.0, grown * LOG2E)
+    return grown, base, tl.exp2(top * LOG2E - base)
+
+
+@triton.jit
+def attend_share(total):
+    """1 / total, 0 where there is nothing."""
+    return tl.where(total == 0.0, 0.0, 1.0 / tl.where(total == 0.0, 1.0, total))
+
+
+@triton.jit
 def attend_fold(
     q, k, v, sees, top, total, sums,
     EDGE: tl.constexpr, FLOAT: tl.constexpr, PRECISION: tl.constexpr,
@@ -118,10 +132,8 @@ def attend_fold(
     logits = attend_dot(q, tl.trans(k), FLOAT, PRECISION)
     if EDGE:
         logits = tl.where(sees, logits, float("-inf"))
-    grown = tl.maximum(top, tl.max(logits, 1))
-    base = tl.where(grown == float("-inf"), 0.0, grown * LOG2E)
+    grown, base, kept = attend_grown(top, tl.max(logits, 1))
     p = tl.exp2(logits * LOG2E - base[:, None])
-    kept = tl.exp2(top * LOG2E - base)
     sums = sums * kept[:, None] + attend_dot(p, v, FLOAT, PRECISION)
     return grown, total * kept + tl.sum(p, 1), sums
 
@@ -149,10 +161,11 @@ def attend_forward_kernel(
     sink_ptr, sink_b, sink_t, sink_h, pk_ptr, pk_n, pk_h, pk_t, pk_d, pv_ptr, pv_n, pv_h, pv_t,
     pv_d, o_ptr, base_ptr, share_ptr, cu_ptr, position_ptr, T, P, N, H, q_per, k_per, v_per,
     sink_per, pk_per, pv_per, K: tl.constexpr, V: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    WINDOW: tl.constexpr, PACKED: tl.constexpr, PAST: tl.constexpr, SINK: tl.constexpr,
-    KEEP: tl.constexpr, FLOAT: tl.constexpr, PRECISION: tl.constexpr,
+    PARTS: tl.constexpr, WINDOW: tl.constexpr, PACKED: tl.constexpr, PAST: tl.constexpr,
+    SINK: tl.constexpr, KEEP: tl.constexpr, FLOAT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Output, base and share of BM queries of one head; the longest rows go first."""
+    """Output, base and share of BM queries of one head, the longest rows first. Where PARTS
+    programs share the past, each gives those of what it saw, [PARTS, ...]."""
     tile, h = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1).to(tl.int64)
     n, first, begin, row, length = attend_place(tile, cu_ptr, T, N, BM, PACKED)
     if first >= length:
@@ -161,14 +174,14 @@ def attend_forward_kernel(
     q_ptr += row * q_b + begin * q_t + h // q_per * q_h
     k_ptr += row * k_b + begin * k_t + h // k_per * k_h
     v_ptr += row * v_b + begin * v_t + h // v_per * v_h
+    part = tl.program_id(2) if PARTS > 1 else 0
     q = attend_rows(q_ptr, first, 0, length, q_t, q_d, K, BM)
     top, total = tl.full([BM], float("-inf"), FLOAT), tl.zeros([BM], FLOAT)
-    if SINK:
-        sink_ptr += row * sink_b + begin * sink_t + h // sink_per * sink_h
-        top = tl.load(sink_ptr + t.to(tl.int64) * sink_t, mask=t < length, other=0.0).to(FLOAT)
-        total = tl.where(top == float("-inf"), total, 1.0)
     sums = tl.zeros([BM, attend_width(V)], FLOAT)
     low, whole, stop, end = attend_keys(first, length, BM, BN, WINDOW)
+    if PARTS > 1:
+        stop = tl.where(part == 0, stop, whole)
+        low, end = tl.where(part == 0, low, whole), tl.where(part == 0, end, whole)
     for at in range(whole, stop, BN):
         k = attend_rows(k_ptr, at, 0, length, k_t, k_d, K, BN)
         v = attend_rows(v_ptr, at, 0, length, v_t, v_d, V, BN)
@@ -184,19 +197,58 @@ def attend_forward_kernel(
         pk_ptr += n.to(tl.int64) * pk_n + h // pk_per * pk_h
         pv_ptr += n.to(tl.int64) * pv_n + h // pv_per * pv_h
         born, start = attend_past(first, tl.load(position_ptr + n), P, BN, WINDOW)
-        for at in range(start, P, BN):
+        behind = P
+        if PARTS > 1:
+            each = tl.cdiv(P - start, BN * PARTS) * BN
+            start += part * each
+            behind = tl.minimum(start + each, P)
+        for at in range(start, behind, BN):
             k = attend_rows(pk_ptr, at, born, P, pk_t, pk_d, K, BN)
             v = attend_rows(pv_ptr, at, born, P, pv_t, pv_d, V, BN)
             there = at + s[None, :]
             sees = attend_sees(t[:, None], there - P, WINDOW) & (there >= born) & (there < P)
             top, total, sums = attend_fold(q, k, v, sees, top, total, sums, True, FLOAT, PRECISION)
-    share = tl.where(total == 0.0, 0.0, 1.0 / tl.where(total == 0.0, 1.0, total))
+    if SINK:
+        sink_ptr += row * sink_b + begin * sink_t + h // sink_per * sink_h
+        sink = tl.load(sink_ptr + t.to(tl.int64) * sink_t, mask=t < length, other=0.0).to(FLOAT)
+        if PARTS > 1:
+            sink = tl.where(part == 0, sink, float("-inf"))
+        top, base, kept = attend_grown(top, sink)
+        total, sums = total * kept + tl.exp2(sink * LOG2E - base), sums * kept[:, None]
+    share = attend_share(total)
+    if PARTS > 1:
+        row += part.to(tl.int64) * (1 if PACKED else N)
     o_ptr += ((row * T + begin) * H + h) * V
     attend_put(o_ptr, sums * share[:, None], first, length, H * V, 1, V)
     if KEEP:
         at = (row * H + h) * T + begin + t
         tl.store(base_ptr + at, tl.where(top == float("-inf"), 0.0, top * LOG2E), mask=t < length)
         tl.store(share_ptr + at, share, mask=t < length)
+
+
+@triton.jit
+def attend_join_kernel(
+    part_ptr, bases_ptr, shares_ptr, o_ptr, base_ptr, share_ptr, B, T, H, V: tl.constexpr,
+    PARTS: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """Output, base and share of a token from those of what each part saw."""
+    token, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    part, d = tl.arange(0, PARTS), tl.arange(0, attend_width(V))
+    row = token // T
+    at = (row * H + h) * T + token - row * T
+    each = part.to(tl.int64) * B * H * T
+    bases, shares = tl.load(bases_ptr + each + at), tl.load(shares_ptr + each + at)
+    base = tl.max(tl.where(shares == 0.0, float("-inf"), bases), 0)
+    base = tl.where(base == float("-inf"), 0.0, base)
+    totals = tl.where(shares == 0.0, 0.0, tl.exp2(bases - base) * attend_share(shares))
+    share = attend_share(tl.sum(totals, 0))
+    where = (token * H + h) * V + d
+    o = tl.load(part_ptr + each[:, None] * V + where[None, :], mask=(d < V)[None, :], other=0.0)
+    o = tl.sum(o * (totals * share)[:, None], 0)
+    tl.store(o_ptr + where, o.to(o_ptr.dtype.element_ty), mask=d < V)
+    if KEEP:
+        tl.store(base_ptr + at, base)
+        tl.store(share_ptr + at, share)
 
 
 @triton.jit(do_not_specialize=SIZES)
