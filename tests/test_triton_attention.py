@@ -16,11 +16,10 @@ from conftest import ROOT
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+import torch
 import triton_attention_worker as worker
 
 from lacc.runtime import triton_attention
-
-COMPUTED = [f"{name} float{bits}" for name in worker.CASES for bits in (64, 32)]
 
 
 def work(*what: str, **environment: str) -> dict[str, Any]:
@@ -72,7 +71,7 @@ def test_a_token_that_sees_nothing_gives_zero(numbers: dict[str, float]) -> None
 
 def test_axes_that_do_not_fit_are_refused() -> None:
     run = SimpleNamespace(PRECISION="bf16")
-    device = SimpleNamespace(type="cpu")
+    device = torch.device("cpu")
     with pytest.raises(ValueError, match="queries of 2000 and values of 3 entries do not fit"):
         triton_attention.attend_tiles("keys", 2000, 3, False, device, run)
 
