@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,14 +9,12 @@ import pytest
 from conftest import EXAMPLES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import DIMS, PADDED, SIZES, arrays, gradient, passes, programs, reverse
+from programs import DIMS, SIZES, arrays, passes, programs, reverse
 
 from lacc import driver
 from lacc.spec.model import Spec
-from lacc.spec.shapes import Size
 from lacc.tile.derive import ChunkPass
 from lacc.tile.interp import interpret
-from lacc.tile.pad import KNOWN, fill_padding
 from lacc.tile.program import Inst, Program, Tiles, verify
 from lacc.tile.rebuild import rebuild
 from lacc.tile.rewrite import PIPELINE, Rewrite, for_chunks, free_carry_of_solves
@@ -167,56 +164,3 @@ def test_programs_of_examples_mean_the_same(path: Any) -> None:
                 same(step, after, 5, 0, dims)
                 same(program, rewrite(program, carried), 5, 0, dims)
                 step = after
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_padding_reaches_no_result(path: Any) -> None:
-    """Tiles of 3 more tokens and 2 more channels than there are, loaded as 0 behind the true ones,
-    in programs of ops that padded tiles may have."""
-    derived = driver.analyse(driver.load(path))
-    true = small(derived.spec)
-    for stage in (p for p in derived.passes if isinstance(p, ChunkPass)):
-        for program in (stage.forward, stage.backward):
-            if {inst.op for inst in program.body} <= KNOWN:
-                check_padding(program, drawn(program, 5, true), true)
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(program=programs(PADDED), seed=st.integers(0, 99))
-def test_padding_reaches_no_result_of_random_programs(program: Program, seed: int) -> None:
-    for each in (program, gradient(program)):
-        check_padding(each, arrays(each, 5, seed), DIMS)
-
-
-def check_padding(program: Program, loads: Any, true: dict[str, int]) -> None:
-    axes = {a for inst in program.body for a in inst.axes if a not in ("t", "s")}
-    lengths = {a: program.sizes[a].evaluate(true) for a in axes} | {"t": 5, "s": 5}
-    wide = {a: n + (3 if a in ("t", "s") else 2) for a, n in lengths.items()}
-
-    rows = fill_padding(program).body
-
-    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
-        inst = rows[n]
-        if inst.op == "size":
-            return f.const(inst.value.evaluate(true))
-        if inst.op == "within":
-            value, (within, fill) = new(inst.ins[0]), inst.value
-            for axis in within:
-                value = f.where(f.gt(f.load("true", axis, (axis,)), 0.0), value, fill)
-            return f.arrange(value, inst.axes)
-        return None
-
-    filled = rebuild(fill_padding(program), rule)
-    sizes = {a: Size.of(n) for a, n in wide.items()}
-    padded = Program(filled.body, filled.outs, {**filled.sizes, **sizes})
-    given = {("true", a): (np.arange(n) < lengths[a]) * 1.0 for a, n in wide.items()}
-    for inst in program.body:
-        if inst.op == "load":
-            edges = [(0, wide[a] - lengths[a]) for a in inst.axes]
-            given[inst.value] = np.pad(loads[inst.value], edges) if edges else loads[inst.value]
-    with np.errstate(all="ignore"):
-        want = interpret(program, loads, true, 5)
-        got = interpret(padded, given, {**true, **wide}, 8)
-    for name, n in program.outs.items():
-        x = got[name][tuple(slice(lengths[a]) for a in program.body[n].axes)]
-        np.testing.assert_allclose(x, want[name], rtol=1e-8, atol=1e-10, err_msg=name)

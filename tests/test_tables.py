@@ -6,8 +6,9 @@ from lacc.backends import numpy_text, triton_text
 from lacc.backends.base import PICKED
 from lacc.ir.ops import OPS
 from lacc.plan.cost import RUNS
+from lacc.tile.held import FINITE_OF_FINITE
 from lacc.tile.ops import TILE_OPS
-from lacc.tile.pad import FINITE_OF_FINITE, KNOWN
+from lacc.tile.pad import KNOWN
 
 ENTRYWISE = {name for name, op in OPS.items() if op.entrywise}
 UNWRITTEN = {"load", "instead", "through_time", "within", "chain_parts", "solve_parts"}

@@ -193,12 +193,14 @@ class Lower:
         inner, outer_left, outer_right = left[-1], left[:-1], right[1:]
         a_names = {x: f"{x}<" for x in outer_left if x}
         b_names = {x: f"{x}>" for x in outer_right if x}
+        summed = f"{right[0]}*"
         if inner:
-            a_names[inner] = b_names[right[0]] = "*"
+            a_names[inner] = b_names[right[0]] = summed
         for names in (a_names, b_names):
             for old, new in names.items():
                 f.sizes[new] = self.naming.sizes[old]
-        product = f.contract(f.rename(a, a_names), f.rename(b, b_names), ("*",) if inner else ())
+        over = (summed,) if inner else ()
+        product = f.contract(f.rename(a, a_names), f.rename(b, b_names), over)
         temporary = [a_names[x] for x in outer_left if x] + [b_names[x] for x in outer_right if x]
         return f.rename(product, dict(zip(temporary, self.naming.axes(node.shape))))
 

@@ -312,7 +312,7 @@ def numbers(program: Program) -> frozenset[int]:
 
 def verify(program: Program) -> Program:
     """The program itself, if it is well formed: operands come first, axes are those the type rules
-    give."""
+    give, a new name of an axis has its size."""
     from lacc.tile.ops import TILE_OPS
 
     for n, inst in enumerate(program.body):
@@ -329,4 +329,7 @@ def verify(program: Program) -> Program:
         assert all(a in TIME or a in program.sizes for a in inst.axes), (
             f"%{n}: an axis without size"
         )
+        for old, new in inst.value if inst.op == "rename" else ():
+            same = old in TIME or program.sizes[old] == program.sizes[new]
+            assert same, f"%{n}: {old} and {new} differ in size"
     return program
