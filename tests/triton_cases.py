@@ -1,5 +1,5 @@
-"""Run as a script, in a process of its own: emitted Triton kernels, interpreted and watched, against
-the reference; prints JSON.
+"""Run as a script, in a process of its own: emitted Triton kernels, interpreted and watched,
+against the reference; prints JSON.
 
     TRITON_INTERPRET=1 python triton_cases.py some NAME...   {"case, check, mode": what failed}
     TRITON_INTERPRET=1 python triton_cases.py all NAME...    {NAME: (table of errors, row, seconds)}
