@@ -1,0 +1,165 @@
+"""A derived spec and the entries of its passes in, the host part of an emitted Triton file out: the
+runtime in torch, and the public functions with the tables that they run by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pprint import pformat
+
+from lacc.backends import paste
+from lacc.backends.base import call_code, environment, public_arguments, tuple_code, unused
+from lacc.backends.numpy_lines import Function
+from lacc.backends.text import size_text
+from lacc.backends.torch_text import plain
+from lacc.runtime.contract import Signature
+from lacc.spec.shapes import ONE, Shape
+from lacc.tile.attention_pass import AttentionPass, TokenRows
+from lacc.tile.derive import Derived
+
+CONTRACT, ROWS = "lacc.runtime.contract", "lacc.runtime.passes"
+SHARED = (
+    *("Axis", "MODES", "Value", "Signature"),
+    *("axes_of", "size_of", "axes_text", "record", "grows"),
+)
+"""What is the same for arrays of any library."""
+SAMPLERS = "lacc.runtime.torch_samplers"
+MODULES = tuple(
+    f"lacc.runtime.torch_{name}"
+    for name in (
+        *("run", "arguments", "sequences", "exponents", "walk", "pull"),
+        *("core", "operators", "direct", "public"),
+    )
+)
+"""Modules that are pasted whole, in this order."""
+
+
+def taken() -> set[str]:
+    """Names that the host part defines."""
+    return {*SHARED, "Rows", "Array", "Arrays"}.union(*map(paste.names, (*MODULES, SAMPLERS)))
+
+
+def host_imports(*more: str) -> list[str]:
+    """The import lines of the host part and of ``more`` modules."""
+    lines = paste.imports(*MODULES, *more)
+    also = ["from collections import namedtuple", "from fractions import Fraction"]
+    also += ["from functools import cache", "from math import prod"]
+    standard = sorted({*lines[: lines.index("")], *also} if "" in lines else {*lines, *also})
+    return [*standard, *lines[lines.index("") :]] if "" in lines else standard
+
+
+def host_text(derived: Derived) -> str:
+    """The runtime between the public functions and the passes."""
+    draws = [a.draw for a in derived.spec.args if a.draw]
+    parts = [paste.chosen(CONTRACT, SHARED), paste.chosen(ROWS, ["Rows"])]
+    parts += [paste.chosen(SAMPLERS, draws)] if draws else []
+    return "\n\n".join([*parts, *map(paste.body, MODULES)])
+
+
+def host_functions(derived: Derived) -> list[Function]:
+    """What the spec computes in torch: initial, initial_pull, promised."""
+    found = []
+    if derived.initial is not None:
+        doc = "States before the first token, where they are not 0."
+        found.append(plain(derived.initial.forward, "initial(fixed, dims, dtype)", doc))
+        head = "initial_pull(fixed, dstates, dims, dtype)"
+        doc = "The cotangents of params from those of the states before the first token."
+        found.append(plain(derived.initial.backward, head, doc))
+    if derived.promises is not None:
+        head = "promised(x, fixed, C, dims, dtype)"
+        doc = "Where each promise of the spec holds."
+        found.append(plain(derived.promises, head, doc, over_time=True))
+    return found
+
+
+def public_name(signature: Signature) -> str:
+    """The name of the emitted function: the variant's, unless the file needs that for itself."""
+    return unused(signature.name, taken())
+
+
+def api_text(
+    derived: Derived,
+    signature: Signature,
+    passes: list[str],
+    token: str | None,
+    chunk: str,
+    limit: int,
+    largest: Mapping[str, int],
+) -> str:
+    """SIGNATURE, PROGRAM and the public functions. ``passes`` are the entries of the table, with
+    `attention_entry` of those that attend, ``token`` that of the program of one token where the
+    file has one; ``chunk`` is code: how many tokens a chunk has at (T, heads, dims). ``largest``
+    says how many entries of a dim kernels take."""
+    spec = derived.spec
+    arguments = public_arguments(spec)
+    named = {a.name for a in arguments}
+    return (
+        environment()
+        .get_template("triton_api.py.j2")
+        .render(
+            signature=pformat(signature, width=96, sort_dicts=False),
+            passes=passes,
+            token=token,
+            kept=[rows_text(rows) for rows in derived.kept],
+            outputs=[o.ascii for o in spec.outputs],
+            states={s.ascii: _shape(s.shape) for s in spec.states},
+            pasts=derived.chains,
+            exponents=derived.exponents,
+            units=_units(derived),
+            counts=derived.counts,
+            initial=derived.initial is not None,
+            promises=derived.promises is not None,
+            promised=derived.promised,
+            draws=sorted({a.draw for a in spec.args if a.draw}),
+            chunk=chunk,
+            limit=limit,
+            largest=dict(largest),
+            digest=spec.digest,
+            arguments=arguments,
+            public=public_name(signature),
+            call={"HOST": unused("HOST", named)},
+        )
+    )
+
+
+def rows_text(rows: TokenRows) -> str:
+    """The entry of values that a state keeps."""
+    past = rows.past
+    return f'Rows("{rows.source}", "{past.name}", {past.length}, {_quoted(past.state)})'
+
+
+def attention_entry(p: AttentionPass) -> str:
+    """What the table of passes says of an attention, as code."""
+    return call_code(
+        "Attention",
+        {
+            "query": _quoted(p.query),
+            "keys": rows_text(p.keys),
+            "values": rows_text(p.values),
+            "sink": _quoted(p.sink),
+            "output": _quoted(p.output),
+            "window": p.window,
+            "forward": "attend_forward",
+            "backward": "attend_backward",
+        },
+    )
+
+
+def _quoted(name: str | None) -> str:
+    return "None" if name is None else f'"{name}"'
+
+
+def _shape(shape: Shape) -> str:
+    """The lengths of a state's axes by dims."""
+    names = sorted({d for size in shape for d in size.dims})
+    return f"lambda dims: {tuple_code(size_text(size, names) for size in shape)}"
+
+
+def _units(derived: Derived) -> dict[str, tuple[int, ...]]:
+    """Which axes, counted from the last, are a literal 1."""
+    spec = derived.spec
+    shapes = {a.ascii: a.shape for a in spec.args} | {s.ascii: s.shape for s in spec.states}
+    found = {
+        name: tuple(n - len(shape) for n, size in enumerate(shape) if size == ONE)
+        for name, shape in shapes.items()
+    }
+    return {name: units for name, units in found.items() if units}
