@@ -292,6 +292,7 @@ CALLS: dict[str, Format] = {
     "sum": _reduce("sum"),
     "largest": _reduce("amax"),
     "smallest": _reduce("amin"),
+    "pooled": lambda w, i: Text(f"{w.texts[i.ins[0]].within(ATOM)}.sum(0, keepdim=True)"),
     "stack": _stack,
     "entry": _entry,
     "take": _take,

@@ -40,11 +40,13 @@ ALSO = {
 """What stands beside the line, and what it may import besides itself."""
 
 LAZY = {"torch", "triton", "sympy", "jinja2", "networkx", "rich", "typer"}
+HOST = ("run", "arguments", "sequences", "exponents", "walk", "pull", "core", "operators", "direct")
 PASTED = {
     "lacc/runtime/tensors.py",
     "lacc/runtime/triton_attention.py",
     "lacc/runtime/triton_attention_kernels.py",
     "lacc/runtime/triton_kernels.py",
+    *(f"lacc/runtime/torch_{name}.py" for name in (*HOST, "public", "samplers")),
 }
 """Modules that lacc never imports: their text stands in emitted files."""
 

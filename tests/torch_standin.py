@@ -55,6 +55,23 @@ def emitted(derived: Derived, signature: Signature, chunk: int = 16) -> tuple[st
     return text, given
 
 
+def by_heads(program: Program, loads: Any, run: Any, tokens: int) -> dict[str, Any]:
+    """The outputs of a program [1, H, *axes], a head at a time."""
+    dtype = np.float64 if run.dtype == torch.float64 else np.float32
+    sizes = {axis: size.evaluate(run.dims) for axis, size in program.sizes.items()}
+    sizes |= {"t": tokens, "s": tokens}
+    parts = []
+    for h in range(run.H):
+        one = {
+            key: x if x is None or np.ndim(x) < 2 else np.asarray(x)[0, h % np.shape(x)[1]]
+            for key, x in loads.items()
+        }
+        outs = interpret(program, one, run.dims, tokens, dtype)
+        shapes = {n: tuple(sizes[a] for a in program.body[i].axes) for n, i in program.outs.items()}
+        parts.append({n: np.broadcast_to(y, shapes[n]) for n, y in outs.items()})
+    return {name: np.stack([part[name] for part in parts])[None] for name in program.outs}
+
+
 class StandIn:
     """One pass over time (or of one token)."""
 
@@ -107,7 +124,7 @@ class StandIn:
             x = x.repeat_interleave(run.H // x.shape[axis], axis)
         units = self.units.get(base, ())
         x = x.squeeze(units) if units else x
-        return x.to(run.dtype).numpy()
+        return x.to(run.dtype).contiguous().numpy()
 
     def tensor(self, name: str, x: Any) -> Any:
         return torch.from_numpy(np.expand_dims(x, self.units.get(name.partition("@")[0], ())))
@@ -179,7 +196,7 @@ class StandIn:
         if not run.dry:
             arrays = self.prepared(x, run)
             last = {name: self.array(name, y, 1, run) for name, y in last.items()}
-            for n, name in enumerate(self.states):
+            for name in self.states:
                 if states[name] is not None:
                     y = states[name] if run.rows is None else states[name][run.rows]
                     assert y.shape[:2] == (run.N, run.H) and states[name].is_contiguous()
@@ -189,16 +206,20 @@ class StandIn:
                 for i, name in enumerate(self.states if keep else ()):
                     kept[i][number] = finals[name][n]
                 loads = self.loads(arrays, before, last, n, row, at, t, run)
-                outs = interpret(program, loads, run.dims, len(at), arrays_dtype(run))
+                outs = by_heads(program, loads, run, len(at))
                 for out in self.outputs:
                     y = outs[out] if not self.token else np.asarray(outs[out])[:, :, None]
                     into = values[out.removeprefix("stored:")]
-                    into[row, at] = torch.from_numpy(
-                        np.moveaxis(np.broadcast_to(y, (1, run.H, len(at), *into.shape[3:]))[0], 0, 1).copy()
+                    into[row, at.copy()] = torch.from_numpy(
+                        np.moveaxis(
+                            np.broadcast_to(y, (1, run.H, len(at), *into.shape[3:]))[0], 0, 1
+                        ).copy()
                     )
                 for name in self.states:
                     finals[name][n] = torch.from_numpy(
-                        np.broadcast_to(outs[f"state:{name}"], (1, *finals[name].shape[1:]))[0].copy()
+                        np.broadcast_to(outs[f"state:{name}"], (1, *finals[name].shape[1:]))[
+                            0
+                        ].copy()
                     )
         values = {n: self.restore(n, y) for n, y in values.items()}
         values = {
@@ -257,7 +278,7 @@ class StandIn:
                         ct = np.zeros((run.B, run.T, run.H, *shape))
                     ct = np.moveaxis(ct[row : row + 1, at], 2, 1)
                     loads["cotangent", out] = ct[:, :, 0] if self.token else ct
-                outs = interpret(program, loads, run.dims, len(at), arrays_dtype(run))
+                outs = by_heads(program, loads, run, len(at))
                 for key, y in outs.items():
                     kind, _, name = key.partition(":")
                     y = np.asarray(y)
@@ -267,15 +288,21 @@ class StandIn:
                         into = squeezed[name]
                         y = y[:, :, None] if self.token else y
                         y = np.broadcast_to(y, (1, run.H, len(at), *into.shape[3:]))
-                        into[row, at] += torch.from_numpy(np.moveaxis(y[0], 0, 1).copy())
+                        into[row, at.copy()] += torch.from_numpy(np.moveaxis(y[0], 0, 1).copy())
                     elif kind == "param" and name in flat_fixed:
                         into = flat_fixed[name]
-                        into[n] += torch.from_numpy(np.broadcast_to(y, (1, *into.shape[1:]))[0].copy())
+                        into[n] += torch.from_numpy(
+                            np.broadcast_to(y, (1, *into.shape[1:]))[0].copy()
+                        )
                     elif kind == "last":
                         into = flat_last[name]
-                        into[n] += torch.from_numpy(np.broadcast_to(y, (1, *into.shape[1:]))[0].copy())
+                        into[n] += torch.from_numpy(
+                            np.broadcast_to(y, (1, *into.shape[1:]))[0].copy()
+                        )
                 for name in self.states:
-                    y = np.broadcast_to(outs.get(f"state:{name}", 0.0), (1, *dstates[name].shape[1:]))
+                    y = np.broadcast_to(
+                        outs.get(f"state:{name}", 0.0), (1, *dstates[name].shape[1:])
+                    )
                     dstates[name][n] = torch.from_numpy(y[0].copy())
         dx = {}
         for name, y in zeros.items():
@@ -289,21 +316,20 @@ class StandIn:
         return y.squeeze(units) if units else y
 
 
-def arrays_dtype(run: Any) -> Any:
-    return np.float64 if run.dtype == torch.float64 else np.float32
-
-
 # ---- attention by torch
 
 
-def attend(query: Any, keys: Any, values: Any, sink: Any, pk: Any, pv: Any, window: Any, run: Any):
-    """The plain formula, a sequence at a time."""
-    rows = []
+def attend(given: Any, window: Any, run: Any, ct: Any = None) -> Any:
+    """The plain formula, a sequence at a time; with ``ct`` the gradients."""
+    *tokens, sink, pk, pv = given
+    values = tokens[2]
+    o = torch.zeros(run.B, run.T, run.H, values.shape[3], dtype=run.dtype)
+    grads = [None if x is None else torch.zeros_like(x, dtype=run.dtype) for x in given]
     for n in range(run.N):
         row, begin, end = n, 0, run.T
         if run.cu is not None:
             row, begin, end = 0, int(run.cu[n]), int(run.cu[n + 1])
-        q, k, v = (at_heads(x, run)[row, begin:end] for x in (query, keys, values))
+        q, k, v = (at_heads(x, run)[row, begin:end] for x in tokens)
         seen = 0 if run.position is None else int(run.position[n])
         P = 0 if pk is None else min(pk.shape[2], pv.shape[2], seen)
         if P:
@@ -313,16 +339,32 @@ def attend(query: Any, keys: Any, values: Any, sink: Any, pk: Any, pv: Any, wind
         t, s = torch.arange(end - begin)[:, None] + P, torch.arange(k.shape[0])[None]
         live = (s <= t) if window is None else (s <= t) & (s > t - window)
         logits = torch.where(live, logits, float("-inf"))
+        more = logits.new_full((*logits.shape[:2], 1), float("-inf"))
         if sink is not None:
             more = at_heads(sink, run)[row, begin:end].T[..., None]
-            shares = torch.softmax(torch.cat([logits, more], -1), -1)[..., :-1]
-        else:
-            shares = torch.softmax(logits, -1)
-        rows.append((row, begin, end, torch.einsum("hts,shv->thv", shares, v)))
-    o = torch.zeros(run.B, run.T, run.H, values.shape[3], dtype=run.dtype)
-    for row, begin, end, y in rows:
-        o = o.index_put((torch.tensor(row), torch.arange(begin, end)), y)
-    return o
+        shares = torch.softmax(torch.cat([logits, more], -1), -1)
+        p = shares[..., :-1]
+        o[row, begin:end] = torch.einsum("hts,shv->thv", p, v)
+        if ct is None:
+            continue
+        d = ct[row, begin:end].to(run.dtype)
+        mean = (d * o[row, begin:end]).sum(-1).T[..., None]
+        dlogits = p * (torch.einsum("thv,shv->hts", d, v) - mean)
+        dk, dv = torch.einsum("hts,thk->shk", dlogits, q), torch.einsum("hts,thv->shv", p, d)
+        entries(grads[0][row, begin:end], torch.einsum("hts,shk->thk", dlogits, k))
+        entries(grads[1][row, begin:end], dk[P:])
+        entries(grads[2][row, begin:end], dv[P:])
+        if sink is not None:
+            entries(grads[3][row, begin:end], (-shares[..., -1:] * mean)[..., 0].T)
+        for i, y in ((4, dk), (5, dv)) if P else ():
+            rows = grads[i].movedim(2, 1)[n]
+            entries(rows[rows.shape[0] - P :], y[:P])
+    return o if ct is None else grads
+
+
+def entries(into: Any, d: Any) -> None:
+    """Adds what heads that share an entry give, [T, H, ...]."""
+    into += d.unflatten(1, (into.shape[1], -1)).sum(2)
 
 
 def at_heads(x: Any, run: Any) -> Any:
@@ -334,23 +376,15 @@ def attend_forward(query, keys, values, sink, pk, pv, window, run, keep, dtype=N
     shape = (run.B, run.T, run.H, values.shape[3])
     if run.dry:
         return query.new_empty(shape, dtype=run.dtype), ()
-    with torch.no_grad():
-        return attend(query, keys, values, sink, pk, pv, window, run), ()
+    return attend((query, keys, values, sink, pk, pv), window, run), ()
 
 
 def attend_backward(query, keys, values, sink, pk, pv, window, output, kept, ct, run):
     given = (query, keys, values, sink, pk, pv)
     if run.dry:
         return tuple(None if x is None else torch.empty_like(x) for x in given)
-    with torch.enable_grad():
-        leaves = [None if x is None else x.detach().clone().requires_grad_() for x in given]
-        o = attend(*leaves, window, run)
-        there = [x for x in leaves if x is not None]
-        found = iter(torch.autograd.grad(o, there, ct.to(o.dtype), allow_unused=True))
-    grads = [None if x is None else next(found) for x in leaves]
-    return tuple(
-        torch.zeros_like(x) if d is None and x is not None else d for d, x in zip(grads, given)
-    )
+    found = attend(given, window, run, ct)
+    return tuple(None if d is None else d.to(x.dtype) for d, x in zip(found, given))
 
 
 def loaded(spec: Spec, signature: Signature, chunk: int = 16) -> dict[str, Any]:

@@ -113,7 +113,8 @@ class Core:
                 y = args.firsts(s, fields[s.name], 1)
             # an exponent's rounding would be a factor of the value
             y = y.to(args.dtype if s.role == "log" else state_dtype or args.dtype)
-            found.append(y.contiguous() if walk.passes else y.clone(memory_format=DENSE))
+            shared = s.role == "log" or not walk.passes  # by two fields, or with the call's own
+            found.append(y.clone(memory_format=DENSE) if shared else y.contiguous())
         return found
 
     def backward(

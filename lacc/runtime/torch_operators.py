@@ -83,13 +83,11 @@ class Operators:
 
     def _backward(self, *given: Any, dry: bool = False) -> list[Any]:
         tensors, rest = given[: self.tensors], given[self.tensors :]
-        cu, valid, mode, chunk, crossed, *rest = rest
-        kept, rest = rest[: self.core.slots], rest[self.core.slots :]
-        count = len(self.core.signature.outputs)
+        cu, valid, mode, chunk, crossed, *more = rest
+        kept, more = more[: self.core.slots], more[self.core.slots :]
+        cut = len(self.core.signature.outputs)
         asked = Asked(mode, chunk, dry)
-        return self.core.backward(
-            tensors, cu, valid, asked, crossed, kept, rest[:count], rest[count:]
-        )
+        return self.core.backward(tensors, cu, valid, asked, crossed, kept, more[:cut], more[cut:])
 
     def _backward_dry(self, *given: Any) -> list[Any]:
         return self._backward(*given, dry=True)

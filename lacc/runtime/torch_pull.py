@@ -80,16 +80,11 @@ class Pull:
         if rows.source not in self.dx:
             self.dx[rows.source] = torch.zeros_like(x, dtype=walk.dtype)
         more = int(rows.state is not None)
-        count = self._count(rows)
+        count = self.walk.count(rows.field)
         pulled = walk.sequences.pull_window(d.to(walk.dtype), self.dx[rows.source], count, more)
         self._add(self.dpast, rows.field, pulled[0])
         if rows.state is not None:
             self._add(self.dstart, rows.state, pulled[1])
-
-    def _count(self, rows: Rows) -> int:
-        """How many values came before the first token."""
-        past = self.walk.past[rows.field]
-        return 0 if past is None else int(past.shape[1])
 
     def _add(self, into: Tensors, name: str, d: Any) -> None:
         old = into.get(name)
@@ -147,10 +142,10 @@ class Pull:
         name, offset = label.split("@")
         rows = next(r for r in walk.program.kept if r.field == f"{name}_past")
         dx, dpast = walk.sequences.pull_delayed(
-            self.dx.pop(label).to(walk.dtype), self._count(rows), -int(offset)
+            self.dx.pop(label).to(walk.dtype), self.walk.count(rows.field), -int(offset)
         )
         self._add(self.dx, name, dx)
-        if self._count(rows):
+        if self.walk.count(rows.field):
             self._add(self.dpast, rows.field, dpast)
 
     def _initial(self) -> Tensors:
@@ -185,7 +180,7 @@ class Pull:
 
     def _chain(self, rows: Rows, d: Any) -> None:
         """Adds the cotangents of the states that make a past [N, length, H, *axes] to it."""
-        walk, have = self.walk, self._count(rows)
+        walk, have = self.walk, self.walk.count(rows.field)
         value = walk.values.get(rows.source)
         d = d if value is None else walk.args.total(value, d, 2)
         kept = min(have, d.shape[1])

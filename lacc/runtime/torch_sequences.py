@@ -91,7 +91,8 @@ class Sequences:
         if self.order is None:
             return x
         live = self.flat.reshape(-1, *[1] * (x.ndim - 2))
-        return torch.where(live, x[0][self.place], 0).unflatten(0, (self.rows, self.tokens))
+        found = torch.where(live, x[0][self.place], 0)
+        return found.reshape(self.rows, self.tokens, *found.shape[1:])
 
     def chunks(self, C: int) -> tuple[int, Any, Any]:
         """How many chunks of C tokens there are at most, their table and the first of each

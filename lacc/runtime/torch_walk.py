@@ -192,20 +192,20 @@ class Walk:
         self.state = scaled_states(program.exponents, own)
         for field, names in program.pasts.items():
             past = self.given.get(field)
+            self.state |= dict.fromkeys(names)
             if past is not None:
                 past = args.spread(self.fields[field], past.to(self.dtype), 1)
-            for n, name in enumerate(reversed(names)):
-                there = past is not None and n < past.shape[2]
-                self.state[name] = past[:, :, -1 - n] if there else None
+                last = list(reversed(names))[: past.shape[2]]
+                self.state |= {name: past[:, :, -1 - n] for n, name in enumerate(last)}
         self.started = {name for name in program.states if self.state.get(name) is None}
         self.past: Tensors = {}
         self.unfilled: dict[str, str] = {}
         for rows in program.kept:
-            field, x = self.fields[rows.field], self.given.get(rows.field)
+            value, x = self.fields[rows.field], self.given.get(rows.field)
             level = self.level(rows.source)
             if x is not None:
-                same = field.level == level
-                x = by_tokens(x if same else args.spread(field, x, 1), level if same else "head")
+                same = value.level == level
+                x = by_tokens(x if same else args.spread(value, x, 1), level if same else "head")
             elif rows.state is not None or rows.field in program.pasts:
                 self.unfilled[rows.field] = rows.state or program.pasts[rows.field][0]
             self.past[rows.field] = x
@@ -216,18 +216,19 @@ class Walk:
         for name in self.started:
             self.state[name] = first.get(name)
         for rows in program.kept:
-            x = first.get(self.unfilled.get(rows.field, ""))
-            if x is not None and rows.length:
-                self.past[rows.field] = x[:, None].expand(-1, rows.length, *x.shape[1:])
-        growing = {
-            rows.field: 0 if self.past[rows.field] is None else self.past[rows.field].shape[1]
-            for rows in program.kept
-            if rows.length is None
-        }
-        for name, count in growing.items():
-            if count != (known := next(iter(growing.values()))):
+            y = first.get(self.unfilled.get(rows.field, ""))
+            if y is not None and rows.length:
+                self.past[rows.field] = y[:, None].expand(-1, rows.length, *y.shape[1:])
+        growing = [rows.field for rows in program.kept if rows.length is None]
+        for name in growing:
+            if (count := self.count(name)) != (known := self.count(growing[0])):
                 raise ValueError(f"state.{name}: expected {known} rows, got {count}")
         self.first_state = dict(self.state)
+
+    def count(self, field: str) -> int:
+        """How many values of a field came before the first token."""
+        past = self.past[field]
+        return 0 if past is None else int(past.shape[1])
 
     def tables(self) -> Tensors:
         """Params, buffers and sizes as `Program.initial` takes them: [1, H, *axes]."""
@@ -329,7 +330,7 @@ class Walk:
             state = self.start_of(rows)
             length = rows.length
             if length is None:
-                length = self.sequences.longest() + (0 if past is None else past.shape[1])
+                length = self.sequences.longest() + self.count(rows.field)
             x = self.x[rows.source] if self.run.T else self._blank(rows)
             y = self.sequences.window(x.to(self.dtype), past, state, length)
             field, level = self.fields[rows.field], self.level(rows.source)

@@ -1,0 +1,53 @@
+"""The host part of emitted Triton files, with passes by the interpreter of tile programs: what it
+gives is what the NumPy kernels give, in every form of a call."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORKER = Path(__file__).resolve().parent / "torch_worker.py"
+AGREE = (
+    *("gla", "linear_transformer", "mamba2", "rwkv6", "gated_deltanet_raw", "bidirectional"),
+    *("sliding_window", "mlstm", "token_shift", "mamba3", "hgrn", "performer", "linformer"),
+    *("titans_linear", "fox"),
+)
+"""Normalizer, groups, params, two directions, attention, scaled states, delays and chains of them,
+scans, buffers, tables by position, declared states, windows that grow."""
+
+
+def worker(*arguments: str) -> Any:
+    env = {**os.environ, "TRITON_INTERPRET": "1"}
+    run = subprocess.run(
+        [sys.executable, WORKER, *arguments], env=env, capture_output=True, text=True, timeout=900
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def test_agrees_with_numpy() -> None:
+    found = worker("agree", *AGREE)
+    assert set(found) == set(AGREE)
+    for name, checks in found.items():
+        assert len(checks) > 14, name
+        wrong = {check: error for check, error in checks.items() if not error < 1e-9}
+        assert not wrong, (name, wrong)
+
+
+@pytest.mark.full
+def test_every_example_agrees_with_numpy() -> None:
+    names = sorted(p.stem for p in (WORKER.parent.parent / "examples").glob("*.la"))
+    found = worker("agree", *(name for name in names if name != "deltaformer"))
+    wrong = {
+        (name, check): error
+        for name, checks in found.items()
+        for check, error in checks.items()
+        if not error < 1e-9
+    }
+    assert not wrong

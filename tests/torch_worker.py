@@ -1,0 +1,276 @@
+"""Run as a script, in a process of its own: the host part of emitted Triton files, with passes by
+the interpreter of tile programs, against the NumPy kernels; what differs most, as JSON.
+
+    TRITON_INTERPRET=1 python torch_worker.py agree gla mamba2 ...    {variant: {check: error}}
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch_standin import loaded
+
+import lacc
+from lacc.backends.torch_api import public_name
+from lacc.library import samplers
+from lacc.trial import relative_error
+from lacc.verify.inputs import Sizes, draw
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+DIMS = {"K": 6, "V": 5, "D": 6, "M": 4, "R": 4}
+CU = [0, 0, 5, 5, 12, 21, 21]
+T = 21
+
+
+class Both:
+    """A variant by the torch host and by NumPy."""
+
+    def __init__(self, given: str) -> None:
+        spec = lacc.load(given if "\n" in given else EXAMPLES / f"{given}.la")
+        small = {n: min(DIMS.get(n, 6), d.default) for n, d in spec.dims.items() if not d.pinned}
+        sized = {n: size for n, size in small.items() if _fits(given, n, size)}
+        self.spec = lacc.load(given if "\n" in given else EXAMPLES / f"{given}.la", sized)
+        self.numpy = lacc.compile(self.spec, "numpy")
+        self.module = loaded(self.spec, self.numpy.signature)
+        self.name = public_name(self.numpy.signature)
+        self.call, self.step, self.vjp = (self.module[self.name + s] for s in ("", "_step", "_vjp"))
+        self.signature = self.numpy.signature
+
+    def arguments(self, B: int, tokens: int, seed: int = 0) -> dict[str, Any]:
+        grouped = any(a.per == "group" for a in self.spec.args)
+        sizes = Sizes(B, tokens, 4 if grouped else 2, 2 if grouped else 1, 3 * T)
+        found = draw(self.spec, sizes, seed=seed, dtype=np.dtype(np.float64))
+        return {name: np.asarray(x) for name, x in found.items() if x is not None} | self.drawn()
+
+    def drawn(self) -> dict[str, Any]:
+        """Buffers, as the libraries draw other ones."""
+        dims = {name: dim.default for name, dim in self.spec.dims.items()}
+        heads = {"head": (2,), "group": (2,), "layer": ()}
+        return {
+            a.ascii: samplers.draw(
+                a.draw, (*heads[a.per], *(size.evaluate(dims) for size in a.shape)), 0
+            )
+            for a in self.spec.args
+            if a.draw
+        }
+
+
+@cache
+def _fits(given: str, name: str, size: int) -> bool:
+    """Whether a spec takes a dim of that size."""
+    try:
+        lacc.load(given if "\n" in given else EXAMPLES / f"{given}.la", {name: size})
+    except lacc.LaccError:
+        return False
+    return True
+
+
+def tensors(x: Any) -> Any:
+    if isinstance(x, np.ndarray):
+        return torch.from_numpy(np.array(x))
+    if isinstance(x, tuple):
+        return type(x)(*map(tensors, x)) if hasattr(x, "_fields") else tuple(map(tensors, x))
+    if isinstance(x, dict):
+        return {name: tensors(y) for name, y in x.items()}
+    return x
+
+
+def flat(x: Any) -> list[Any]:
+    if isinstance(x, dict):
+        return [y for name in sorted(x) for y in flat(x[name])]
+    return [y for part in x for y in flat(part)] if isinstance(x, tuple) else [x]
+
+
+def apart(got: Any, want: Any) -> float:
+    """The largest relative error."""
+    both = list(zip(flat(got), flat(want), strict=True))
+    for a, b in both:
+        assert tuple(a.shape) == b.shape, (tuple(a.shape), b.shape)
+    errors = [relative_error(a.detach().numpy(), b) for a, b in both if b.size]
+    return max(errors, default=0.0)
+
+
+def checks(given: str) -> Iterator[tuple[str, float]]:
+    """Every check of a variant, with its error."""
+    both = Both(given)
+    kernel, signature = both.numpy, both.signature
+    rng = np.random.default_rng(1)
+    x = both.arguments(2, T)
+    tx = tensors(x)
+    modes = [m for m in ("chunk", "recurrent", "parallel") if not signature.modes.get(m, "")]
+    for mode in ("auto", *modes):
+        yield f"forward {mode}", apart(both.call(**tx, mode=mode), kernel(**x))
+    want, state = kernel(**x)
+    initial = None if signature.no_initial else state
+    ct = tuple(rng.standard_normal(y.shape) for y in flat(want))
+    ct = ct[0] if len(ct) == 1 else ct
+    ends = type(state)(
+        *(rng.standard_normal(y.shape) if y.dtype.kind == "f" else None for y in state)
+    )
+    options: dict[str, Any] = {"cotangent": ct, "state_cotangent": ends}
+    for mode in modes:
+        got = both.vjp(**tx, mode=mode, **tensors(options))
+        yield f"vjp {mode}", apart(got, kernel.vjp(**x, **options))
+    if initial is not None:
+        yield (
+            "initial",
+            apart(
+                both.call(**tx, initial_state=tensors(initial)), kernel(**x, initial_state=initial)
+            ),
+        )
+        final = kernel(**x, initial_state=initial)[1]
+        ends = type(final)(
+            *(rng.standard_normal(y.shape) if y.dtype.kind == "f" else None for y in final)
+        )
+        options = {"cotangent": ct, "state_cotangent": ends, "initial_state": initial}
+        for mode in modes:
+            got = both.vjp(**tx, mode=mode, **tensors(options))
+            yield f"vjp initial {mode}", apart(got, kernel.vjp(**x, **options))
+        yield "autograd", autograd(both, tx, initial, ct, ends)
+    yield from packed(both, rng)
+    yield from masked(both, rng)
+    yield from empty(both)
+    if not signature.no_step:
+        yield from steps(both)
+
+
+def autograd(both: Both, tx: Any, initial: Any, ct: Any, ends: Any) -> float:
+    """Gradients by ``backward`` against `vjp`."""
+    leaves = {n: y.clone().requires_grad_() for n, y in tx.items()}
+    begun = {
+        n: torch.from_numpy(np.array(y)).requires_grad_(y.dtype.kind == "f")
+        for n, y in zip(initial._fields, initial)
+    }
+    outputs, state = both.call(**leaves, initial_state=begun)
+    pairs = [*zip(flat(outputs), flat(tensors(ct))), *zip(state, tensors(ends))]
+    total = sum((y * d).sum() for y, d in pairs if d is not None)
+    total.backward()
+    options = {"cotangent": ct, "state_cotangent": ends, "initial_state": initial}
+    want = both.vjp(**tx, **tensors(options))
+    first = want.pop("initial_state")
+    got = {n: leaves[n].grad for n in want}
+    error = apart(got, {n: y.numpy() for n, y in want.items()})
+    kept = [(begun[n].grad, y.numpy()) for n, y in zip(first._fields, first)]
+    return max([error, *(apart(a, b) for a, b in kept if a is not None)])
+
+
+def packed(both: Both, rng: Any) -> Iterator[tuple[str, float]]:
+    """Segments, some of them empty."""
+    x = both.arguments(1, T, seed=2)
+    cu, kernel = np.array(CU), both.numpy
+    want = kernel(**x, cu_seqlens=cu)
+    yield "cu_seqlens", apart(both.call(**tensors(x), cu_seqlens=torch.tensor(CU)), want)
+    options = _with_state(both, kernel(**x, cu_seqlens=cu)[1], want[0], rng)
+    options["cu_seqlens"] = cu
+    final = kernel(**x, **{n: options[n] for n in options if n in ("initial_state", "cu_seqlens")})
+    options["state_cotangent"] = _ends(final[1], rng)
+    yield (
+        "vjp cu_seqlens",
+        apart(both.vjp(**tensors(x), **tensors(options)), kernel.vjp(**x, **options)),
+    )
+
+
+def masked(both: Both, rng: Any) -> Iterator[tuple[str, float]]:
+    """Tokens that are not valid, NaN in them, a row without any valid one."""
+    x = both.arguments(3, T, seed=3)
+    valid = rng.random((3, T)) < 0.6
+    valid[1] = False
+    kernel = both.numpy
+    inputs = {a.name for a in both.signature.arguments if a.role == "input"}
+    poisoned = {n: tensors(y) for n, y in x.items()}
+    for name in inputs & poisoned.keys():
+        poisoned[name][~torch.from_numpy(valid)] = float("nan")
+    want = kernel(**x, valid=valid)
+    yield "valid", apart(both.call(**poisoned, valid=torch.from_numpy(valid)), want)
+    options = _with_state(both, want[1], want[0], rng)
+    options["valid"] = valid
+    final = kernel(**x, **{n: options[n] for n in options if n in ("initial_state", "valid")})
+    options["state_cotangent"] = _ends(final[1], rng)
+    yield (
+        "vjp valid",
+        apart(both.vjp(**poisoned, **tensors(options)), kernel.vjp(**x, **options)),
+    )
+
+
+def _ends(state: Any, rng: Any) -> Any:
+    return type(state)(
+        *(rng.standard_normal(y.shape) if y.dtype.kind == "f" else None for y in state)
+    )
+
+
+def _with_state(both: Both, state: Any, want: Any, rng: Any) -> dict[str, Any]:
+    ct = tuple(rng.standard_normal(y.shape) for y in flat(want))
+    found: dict[str, Any] = {"cotangent": ct[0] if len(ct) == 1 else ct}
+    if not both.signature.no_initial:
+        found["initial_state"] = state
+    return found
+
+
+def empty(both: Both) -> Iterator[tuple[str, float]]:
+    """No tokens, one token, no rows."""
+    kernel = both.numpy
+    begun = (
+        {} if both.signature.no_initial else {"initial_state": kernel(**both.arguments(2, 5))[1]}
+    )
+    whole = both.arguments(2, T)
+    for tokens in (0, 1):
+        inputs = {a.name for a in both.signature.arguments if a.role == "input"}
+        x = {n: y[:, :tokens] if n in inputs else y for n, y in whole.items()}
+        want = kernel(**x, **begun)
+        yield f"T = {tokens}", apart(both.call(**tensors(x), **tensors(begun)), want)
+        ones = tuple(np.ones(y.shape) for y in flat(want[0]))
+        options = {
+            "cotangent": ones[0] if len(ones) == 1 else ones,
+            "state_cotangent": type(want[1])(
+                *(np.ones(y.shape) if y.dtype.kind == "f" else None for y in want[1])
+            ),
+            **begun,
+        }
+        yield (
+            f"vjp T = {tokens}",
+            apart(both.vjp(**tensors(x), **tensors(options)), kernel.vjp(**x, **options)),
+        )
+
+
+def steps(both: Both) -> Iterator[tuple[str, float]]:
+    """Tokens one by one, also in place and in rows of a pool."""
+    x = both.arguments(2, 4)
+    kernel = both.numpy
+    inputs = {a.name for a in both.signature.arguments if a.role == "input"}
+    state = want = pool = None
+    worst = 0.0
+    rows = torch.tensor([3, 1])
+    grows = any(s.role == "past" and s.axes[0] is None for s in both.signature.states)
+    for t in range(4):
+        one = {n: y[:, t] if n in inputs else y for n, y in x.items()}
+        o, state = both.step(**tensors(one), state=state)
+        ref, want = kernel.step(**one, state=want)
+        worst = max(worst, apart((o, state), (ref, want)))
+        if grows:
+            continue
+        if pool is None:
+            pool = type(state)(*(torch.zeros(5, *y.shape[1:], dtype=y.dtype) for y in state))
+            for y, z in zip(pool, state):
+                y[rows] = z
+            continue
+        o, back = both.step(**tensors(one), state=pool, out=pool, state_indices=rows)
+        assert back is pool
+        got = type(state)(*(y[rows] for y in pool))
+        worst = max(worst, apart((o, got), (ref, want)))
+    yield "step", worst
+
+
+def main(what: str, *names: str) -> None:
+    if what == "agree":
+        print(json.dumps({name: dict(checks(name)) for name in names}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
