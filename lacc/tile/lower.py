@@ -209,7 +209,8 @@ class Lower:
         f, matrix = self.f, self.naming.axes(node.args[0].shape)
         if not matrix:
             return f.div(b, a)
-        (own, *_), (row, column) = self.naming.axes(node.shape), ("row*", "column*")
+        own, *_ = self.naming.axes(node.shape)
+        row, column = f"{own} row", f"{own} column"
         f.sizes[row] = f.sizes[column] = self.naming.sizes[matrix[0]]
         a = f.rename(f.expand(a, matrix), dict(zip(matrix, (row, column))))
         b = f.rename(f.expand(b, self.naming.axes(node.shape)), {own: row})
