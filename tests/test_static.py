@@ -7,10 +7,13 @@ launch, beside the committed tables.
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import EXAMPLES, ROOT
 from typer.testing import CliRunner
 
 from lacc import LaccError, driver
@@ -121,10 +124,26 @@ def build(name: str, architecture: str, **sizes: int) -> Figures:
     )
 
 
+POOL = ThreadPoolExecutor(2)  # each build is a process of its own
+
+
+@cache
+def begun(name: str) -> Future[Figures]:
+    """The build of an example for sm_90, which goes on in the background."""
+    return POOL.submit(build, name, "sm_90")
+
+
+def built(name: str) -> Figures:
+    """The build of a class; where one process runs all tests, the others are begun too."""
+    for other in CLASSES if "PYTEST_XDIST_WORKER" not in os.environ else (name,):
+        begun(other)
+    return begun(name).result()
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_class_compiles_for_sm_90_as_it_did(name: str) -> None:
     pytest.importorskip("triton")
-    found = build(name, "sm_90")
+    found = built(name)
     assert found.calls[0].name == "forward" and found.calls[0].launches
     for call in found.calls:
         for launch in call.launches:
@@ -132,6 +151,57 @@ def test_a_class_compiles_for_sm_90_as_it_did(name: str) -> None:
             assert launch.occupancy > 0, f"{launch.kernel} does not fit"
             assert launch.microseconds is not None, launch.unknown
     same(TABLES / f"{name}.md", page(found), found.compiler)
+
+
+COLUMNS = (
+    *("example", "K, V", "call", "launches", "torch ops", "registers", "spill B", "shared KB"),
+    *("wgmma", "mma", "tcgen5", "MiB", "issue us"),
+)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_example_compiles_as_it_did(architecture: str) -> None:
+    pytest.importorskip("triton")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = [
+            (path.stem, size, pool.submit(summary, path.stem, architecture, size))
+            for path in EXAMPLES
+            for size in (64, 128)
+        ]
+        rows = [(name, str(size), *row) for name, size, job in jobs for row in job.result()]
+    compiler = f"triton {version('triton')}"
+    text = f"{compiler}, {architecture}, bfloat16, T = 4096, H = 16\n\n{table(COLUMNS, rows)}\n"
+    same(TABLES / f"{architecture}.txt", text, compiler)
+
+
+def summary(name: str, architecture: str, size: int) -> list[tuple[str, ...]]:
+    """A row for each call of an example with K and V of a size; the reason if there is none."""
+    spec = driver.load(ROOT / "examples" / f"{name}.la")
+    dims = {n: size for n in ("K", "V") if n in spec.dims and not spec.dims[n].pinned}
+    try:
+        found = build(name, architecture, **dims)
+    except LaccError as refused:
+        return [(refused.diagnostics[0].message, *[""] * (len(COLUMNS) - 3))]
+    return [
+        (
+            call.name,
+            str(len(call.launches)),
+            str(sum(call.torch.values())),
+            *(
+                str(max((getattr(launch, key) for launch in call.launches), default=0))
+                for key in ("registers", "spill")
+            ),
+            f"{max((launch.shared for launch in call.launches), default=0) / 1024:.1f}",
+            *(
+                str(sum(launch.tensor[kind] for launch in call.launches))
+                for kind in ("wgmma", "mma", "tcgen5")
+            ),
+            f"{call.bytes / 2**20:.1f}",
+            "" if call.microseconds is None else f"{call.microseconds:.1f}",
+        )
+        for call in found.calls
+    ]
 
 
 def page(found: Figures) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import triton
+from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError
@@ -151,11 +152,11 @@ class _TorchOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seen: Counter[str] = Counter()
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        space, _, name = op.name().partition("::")
-        if space not in ("aten", "prims"):  # an op of Python: what it runs is looked at instead
+        name = op.name().removesuffix(f".{op._overloadname}")
+        if (custom := OPDEFS.get(name)) is not None:  # what it runs is looked at instead
             with self:
-                return op._op_dk(torch._C.DispatchKey.CPU, *args, **(kwargs or {}))
-        if (short := name.split(".")[0]) not in VIEWS:
+                return custom._init_fn(*args, **(kwargs or {}))
+        if (short := name.partition("::")[2]) not in VIEWS:
             self.seen[short] += 1
         return op(*args, **(kwargs or {}))
 
