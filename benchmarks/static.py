@@ -115,11 +115,11 @@ HEADER = (
 )
 
 
-LEGEND = """Nothing ran on a GPU. Forward / backward of one training step. HBM (modelled): the tensors
-behind the loads and stores of each launch, once a launch. once: inputs and outputs, in the backward
-their gradients too. spill: the most bytes of a thread. registers: the most of a kernel. issue
-(modelled): instructions as often as their loops run, at 4 warp instructions a clock on the busiest
-of 132 multiprocessors at 1.75 GHz; a bound from below, not a time. fla-core has the first
+LEGEND = """Nothing ran on a GPU. Forward / backward of one training step. HBM (modelled): the
+tensors behind the loads and stores of each launch, once a launch. once: inputs and outputs, in the
+backward their gradients too. spill: the most bytes of a thread. registers: the most of a kernel.
+issue (modelled): instructions as often as their loops run, at 4 warp instructions a clock on the
+busiest of 132 multiprocessors at 1.75 GHz; a bound from below, not a time. fla-core has the first
 configuration of each kernel that it tunes by running it."""
 
 

@@ -45,7 +45,7 @@ VIEWS = {
 Properties = namedtuple(
     "Properties",
     "name major minor multi_processor_count shared_memory_per_block "
-    "shared_memory_per_block_optin total_memory warp_size",
+    "shared_memory_per_block_optin total_memory warp_size gcnArchName",
 )
 
 
@@ -156,6 +156,9 @@ class _TorchOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (custom := OPDEFS.get(name)) is not None:  # what it runs is looked at instead
             with self:
                 return custom._init_fn(*args, **(kwargs or {}))
+        with self:
+            if (parts := op.decompose(*args, **(kwargs or {}))) is not NotImplemented:
+                return parts
         if (short := name.partition("::")[2]) not in VIEWS:
             self.seen[short] += 1
         return op(*args, **(kwargs or {}))
@@ -233,6 +236,7 @@ def pretended(architecture: Architecture) -> Iterator[Recorder]:
         architecture.shared_each,
         140 << 30,
         architecture.warp,
+        architecture.name if architecture.backend == "hip" else "",
     )
     stands_in: dict[tuple[Any, str], Any] = {
         (JITFunction, "run"): run,

@@ -41,7 +41,7 @@ def main() -> None:
 def calls(request: Mapping[str, Any], recorder: Recorder) -> Iterator[Call]:
     """The calls that the emitted file has, in the order of a training step and then a token."""
     module = load(Path(request["file"]))
-    module["on_device"] = lambda tensor: True
+    module["on_device"] = lambda where: True
     function = module[request["function"]]
     x = {a["name"]: _tensor(a["shape"], a["dtype"]) for a in request["arguments"]}
     differentiable = [t for t in x.values() if t.is_floating_point()]
