@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lacc.runtime.contract import Axis, Signature, Value, axes_of, axes_text, size_of
-from lacc.runtime.torch_run import INTERPRETED, Program, Tensors
+from lacc.runtime.torch_run import INTERPRETED, Program, Tensors, on_device
 
 TORCH_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
@@ -81,7 +81,7 @@ class Arguments:
 
     def placed(self, name: str, x: Any) -> None:
         """Checks the device of a tensor."""
-        if not INTERPRETED and x.device.type != "cuda":
+        if not INTERPRETED and not on_device(x.device):
             raise ValueError(
                 f"{name}: expected a CUDA tensor, got one on {x.device}; a CPU runs what lacc emits"
                 " with --target numpy, or this file where TRITON_INTERPRET=1 is set from the start"

@@ -23,6 +23,11 @@ Tensors = dict[str, Any]
 Shape = Callable[[Mapping[str, int]], tuple[int, ...]]
 
 
+def on_device(device: Any) -> bool:
+    """Whether compiled kernels run where a tensor of ``device`` lies."""
+    return bool(device.type == "cuda")
+
+
 @dataclass(frozen=True)
 class Run:
     """One call of the passes. Tokens are [B, T], those of sequence n are row n, or with ``cu``
