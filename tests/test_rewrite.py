@@ -15,6 +15,8 @@ from lacc import driver
 from lacc.spec.model import Spec
 from lacc.tile.derive import ChunkPass
 from lacc.tile.interp import interpret
+from lacc.tile.operands import bare_operands
+from lacc.tile.order import scheduled
 from lacc.tile.program import Inst, Program, Tiles, verify
 from lacc.tile.rebuild import rebuild
 from lacc.tile.rewrite import PIPELINE, Rewrite, for_chunks, free_carry_of_solves
@@ -23,6 +25,8 @@ REWRITES: dict[str, Rewrite] = {
     "rebuild": lambda program, carried: rebuild(program, lambda f, n, new: None),
     **{rewrite.__name__: rewrite for rewrite, _ in PIPELINE},
     "for_chunks": for_chunks,
+    "bare_operands": lambda program, carried: bare_operands(program),
+    "scheduled": lambda program, carried: scheduled(program, ""),
 }
 
 

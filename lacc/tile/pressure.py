@@ -42,8 +42,8 @@ largest operand, and of pairs of tokens."""
 SAME = ("rename", "expand", "levels", "within", "instead", "through_time", "default", "omitted")
 """Ops whose result is in the registers of their first operand."""
 
-GRID = {"t": (16, 32, 64, 128), "/": (16, 32, 64, 128)}
-DIM = (16, 64, 128, 256)
+GRID = {"t": (16, 64, 128), "/": (16, 64)}
+DIM = (16, 128)
 """Entries along axes for which one of several sets of tiles may be the largest."""
 
 
@@ -233,11 +233,21 @@ def counted(given: Iterable[tuple[float, Tile]]) -> Tiles:
 
 def fullest(points: Iterable[Tiles]) -> tuple[Tiles, ...]:
     """Those of the sets of tiles that are the largest for some lengths of their axes."""
-    sets = [point for point in dict.fromkeys(points) if point]
-    names = sorted({a for point in sets for _, tile in point for a in tile})
+    every = {tiles: {tile: count for count, tile in tiles} for tiles in points if tiles}
+    sets = [
+        tiles
+        for tiles, own in every.items()
+        if not any(own != other and covers(other, own) for other in every.values())
+    ]
+    names = sorted({a for tiles in sets for _, tile in tiles for a in tile} - {"~"})
     found: dict[Tiles, None] = {}
-    for entries in product(*(GRID.get(name, DIM) for name in names if name != "~")):
-        at = Lengths(dict(zip((name for name in names if name != "~"), entries)))
+    for entries in product(*(GRID.get(name, DIM) for name in names)):
+        at = Lengths(dict(zip(names, entries)))
         if sets:
             found[max(sets, key=at.entries)] = None
     return tuple(found)
+
+
+def covers(more: Mapping[Tile, float], less: Mapping[Tile, float]) -> bool:
+    """Whether one set of tiles has at least all of another."""
+    return all(more.get(tile, 0) >= count for tile, count in less.items())

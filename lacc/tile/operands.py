@@ -1,0 +1,74 @@
+"""The program of one kernel in, the same with products of matrices over what was loaded out.
+
+An operand that is loaded goes from memory to shared memory by itself and takes no registers; one
+that is computed is loaded into registers, computed there and written to shared memory. So factors
+of rows leave the operands that are loads otherwise: (w ⊙ q) S is w ⊙ (q S). Entries of products are
+rounded less, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lacc.tile.pressure import matrix_product
+from lacc.tile.program import Axes, Program, Tiles
+from lacc.tile.rebuild import rebuild
+from lacc.tile.row_factors import scale, times
+
+RESULT = 2
+
+
+def bare_operands(program: Program) -> Program:
+    """Factors of fewer axes out of the operands that are loads without them."""
+    body = program.body
+
+    def root(n: int) -> tuple[int, tuple[int | None, ...]]:
+        """What a value is a product of: a tile, and factors of fewer axes or signs (None)."""
+        parts = scale(program, n)
+        if parts is not None:
+            tile, factors = root(parts[0])
+            return tile, (*factors, parts[1])
+        return n, ()
+
+    def bare(f: Tiles, n: int, new: Callable[[int], int]) -> tuple[int, list[int]]:
+        """The load that a value is but for factors, and those; the value itself elsewhere."""
+        inst = body[n]
+        if inst.op == "rename":
+            value, factors = bare(f, inst.ins[0], new)
+            names = dict(inst.value)
+            return f.arrange(f.rename(value, names), inst.axes), [
+                f.rename(x, names) for x in factors
+            ]
+        tile, found = root(n)
+        if found and body[tile].op in ("load", "rename"):
+            inner, more = bare(f, tile, new)
+            return inner, [*more, *(f.const(-1.0) if x is None else new(x) for x in found)]
+        return new(n), []
+
+    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
+        inst = body[n]
+        if not matrix_product(program, inst):
+            return None
+        found = [bare(f, i, new) for i in inst.ins]
+        if not any(factors for _, factors in found):
+            return None
+        moved: tuple[list[int], ...] = ([], [], [])
+        for at, (_, factors) in enumerate(found):
+            for x in factors:
+                moved[_place(f, inst.axes, found, at, x)].append(x)
+        a, b = (times(f, value, moved[at]) for at, (value, _) in enumerate(found))
+        return times(f, f.arrange(f.contract(a, b, inst.value), inst.axes), moved[RESULT])
+
+    return rebuild(program, rule)
+
+
+def _place(f: Tiles, axes: Axes, found: list[tuple[int, list[int]]], at: int, factor: int) -> int:
+    """Where a factor of operand ``at`` goes: to the result, else to the other operand where that is
+    computed anyway, else back."""
+    if set(f.axes(factor)) <= set(axes):
+        return RESULT
+    other = found[1 - at][0]
+    while f.body[other].op == "rename":
+        other = f.body[other].ins[0]
+    fits = set(f.axes(factor)) <= set(f.axes(found[1 - at][0]))
+    return 1 - at if fits and f.body[other].op != "load" else at
