@@ -54,6 +54,8 @@ class AttendTiles:
     stages: int
 
 
+# By PRECISION ("exact": "ieee" and "tf32x3") and kernel ("few": the forward of few tokens a
+# sequence) an `AttendTiles` a row; the first that is wide enough and fits the device is taken.
 # fmt: off
 ATTEND_TILES = {
     ("bf16", "few"): (
@@ -81,8 +83,6 @@ ATTEND_TILES = {
     ("exact", "keys"): ((128, 16, 32, 8, 1), (1024, 16, 16, 8, 1)),
 }
 # fmt: on
-"""By PRECISION ("exact": "ieee" and "tf32x3") and kernel ("few": the forward of few tokens a
-sequence) an `AttendTiles` a row; the first that is wide enough and fits the device is taken."""
 
 
 @cache
@@ -99,13 +99,15 @@ def attend_tiles(kernel, K, V, past, device, run):
     rows = ATTEND_TILES[run.PRECISION if run.PRECISION in ("bf16", "tf32") else "exact", kernel]
     short = 2 if run.PRECISION == "bf16" else 4
     limit = attend_shared(device)
-    padded = triton.next_power_of_2(K) + triton.next_power_of_2(V)
+    K2, V2 = triton.next_power_of_2(K), triton.next_power_of_2(V)
     for tiles in (AttendTiles(*row) for row in rows):
-        own, others = tiles.queries, tiles.keys
+        own, others, axes = tiles.queries, tiles.keys, K2
+        if kernel in ("queries", "keys"):
+            axes += V2
         if kernel == "keys":
             own, others = others, own
-        held = own * short + tiles.stages * others * (4 if past else short)
-        if tiles.width >= max(K, V) and held * padded <= limit:
+        ahead = tiles.stages * others * (K2 + V2) * (4 if past else short)
+        if tiles.width >= max(K, V) and own * axes * short + ahead <= limit:
             return tiles
     raise ValueError(
         f"attend: queries of {K} and values of {V} entries do not fit {limit >> 10} KiB of shared "

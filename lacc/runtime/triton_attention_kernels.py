@@ -152,10 +152,10 @@ def attend_pull(
     return dq + attend_dot(d, k, FLOAT, PRECISION)
 
 
-SIZES = ["T", "P", "N", "H"]
+ATTEND_SIZES = ["T", "P", "N", "H"]
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=ATTEND_SIZES)
 def attend_forward_kernel(
     q_ptr, q_b, q_t, q_h, q_d, k_ptr, k_b, k_t, k_h, k_d, v_ptr, v_b, v_t, v_h, v_d,
     sink_ptr, sink_b, sink_t, sink_h, pk_ptr, pk_n, pk_h, pk_t, pk_d, pv_ptr, pv_n, pv_h, pv_t,
@@ -226,7 +226,7 @@ def attend_forward_kernel(
         tl.store(share_ptr + at, share, mask=t < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "T", "H"])
 def attend_join_kernel(
     part_ptr, bases_ptr, shares_ptr, o_ptr, base_ptr, share_ptr, B, T, H, V: tl.constexpr,
     PARTS: tl.constexpr, KEEP: tl.constexpr,
@@ -251,7 +251,7 @@ def attend_join_kernel(
         tl.store(share_ptr + at, share)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=ATTEND_SIZES)
 def attend_queries_kernel(
     q_ptr, q_b, q_t, q_h, q_d, k_ptr, k_b, k_t, k_h, k_d, v_ptr, v_b, v_t, v_h, v_d,
     sink_ptr, sink_b, sink_t, sink_h, pk_ptr, pk_n, pk_h, pk_t, pk_d, pv_ptr, pv_n, pv_h, pv_t,
@@ -334,7 +334,7 @@ def attend_add(
     return dk + attend_dot(d, q, FLOAT, PRECISION), dv
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=ATTEND_SIZES)
 def attend_keys_kernel(
     q_ptr, q_b, q_t, q_h, q_d, k_ptr, k_b, k_t, k_h, k_d, v_ptr, v_b, v_t, v_h, v_d,
     ct_ptr, ct_b, ct_t, ct_h, ct_d, base_ptr, share_ptr, mean_ptr, dk_ptr, dk_b, dk_t, dk_h,
