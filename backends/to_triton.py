@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 
 from lacc import __version__
-from lacc.backends import paste
+from lacc.backends import paste, triton_device
 from lacc.backends.base import environment, lead, public_arguments, tuple_code, unused
-from lacc.backends.triton_kernel import DEVICE, RESERVED, Kernel, Launch, host_size
+from lacc.backends.triton_kernel import RESERVED, Kernel, Launch, host_size
 from lacc.backends.triton_text import obstacle
 from lacc.spec.model import Output, Spec, State
 from lacc.spec.shapes import Shape, Size
@@ -81,7 +81,7 @@ def _state_beyond(derived: Derived, program: Program) -> str:
 
 def public_name(spec: Spec) -> str:
     """The function of the emitted file: the variant's name, with underscores where it is taken."""
-    taken = {*RESERVED, *paste.names(DEVICE), *paste.names(HOST), *keyword.kwlist}
+    taken = {*RESERVED, *triton_device.names(), *paste.names(HOST), *keyword.kwlist}
     return unused(spec.ascii, taken)
 
 
@@ -102,7 +102,7 @@ def to_triton(spec: Spec, derived: Derived, chunk: int | None = None) -> str:
         launch=launch,
         public=public_name(spec),
         k=kernel,
-        device=paste.chosen(DEVICE, re.findall(r"\w+", body)),
+        device=triton_device.device(re.findall(r"\w+", body)),
         host=paste.body(HOST),
         arguments=arguments,
         axes={a.name: _axes(lead(a.arg), a.arg.shape) for a in arguments},

@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from lacc.backends import paste
+from lacc.backends import triton_device
 from lacc.backends.base import Variables, lead, unused
 from lacc.backends.text import SUM, Text, size_text
-from lacc.backends.triton_text import ELEMENTWISE, Formats, Index
+from lacc.backends.triton_layout import Index
+from lacc.backends.triton_text import ELEMENTWISE, Formats
 from lacc.spec.model import Arg, Output, Spec, State
 from lacc.spec.shapes import ONE, Size
 from lacc.tile.lower import Naming
 from lacc.tile.program import Axes, Inst, Program
 from lacc.tile.split import VARYING
 
-DEVICE = "lacc.runtime.triton_kernels"
 RESERVED = (
     *("tl", "torch", "triton", "kernel", "launch", "State", "Outputs", "INTERPRETED"),
     *("T", "H", "G", "CHUNK", "BT", "FLOAT", "PRECISION", "STARTED"),
@@ -66,7 +66,7 @@ class Kernel:
         self.before: list[str] = []
         self.chunk: list[str] = []
         self.after: list[str] = []
-        self._used = {*RESERVED, *paste.names(DEVICE), *keyword.kwlist}
+        self._used = {*RESERVED, *triton_device.names(), *keyword.kwlist}
         self._dims = {dim: self._name(dim) for dim in self._dims_used()}
         self._blocks: dict[str, str] = {}
         self._index = self._indices()

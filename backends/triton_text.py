@@ -1,19 +1,18 @@
-"""Tile values in, Triton expressions out: the table of formats, one entry per op, and the layout of
-tiles in registers.
+"""Tile values in, Triton expressions out: the table of formats, one entry per op.
 
-A tile is a tensor over its axes in order, at most two. An operand is aligned to the axes of the
-result by indexing with None or by a transpose; a product over one axis is a `dot`.
+What a line cannot say is a device function (see `lacc.backends.triton_device`); how tiles lie in
+registers says `lacc.backends.triton_layout`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from lacc.backends.text import ATOM, COMPARE, OPERATORS, POWER, PRODUCT, SUM, UNARY, Text
-from lacc.spec.shapes import Size
-from lacc.tile.program import Axes, Inst, Program, numbers, ordered
+from lacc.backends.text import ATOM, OPERATORS, POWER, PRODUCT, UNARY, Text
+from lacc.backends.triton_layout import Layout, called, number, reduced
+from lacc.backends.triton_moves import MOVES
+from lacc.tile.program import TIME, Axes, Inst, Program, numbers, ordered
 
 ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
     **OPERATORS,
@@ -33,67 +32,58 @@ ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
     **{f: (f"{f}({{}}, {{}})", ATOM, (0, 0)) for f in ("mod", "logaddexp")},
 }
 
+OF_NUMBERS = frozenset({"add", "sub", "mul", "div", "neg", "stop_gradient"})
+"""Ops that are Python's where all operands are numbers; others work on tensors alone."""
 
-@dataclass(frozen=True, slots=True)
-class Index:
-    """How an axis is written: positions in a tile, which are inside it, how many a tile has."""
+WRITTEN_BY_KERNEL = frozenset({"load", "default", "omitted", "pick"})
+"""Ops without a format: the kernel that holds the program writes them."""
 
-    at: str
-    inside: str
-    block: str
+RESULTS = {"meet": 3, "meet_pull": 3, "decayed_pull": 3}
 
 
-class Formats:
-    """Formats for one program; ``index`` writes its axes, t and s alike, ``size`` a size."""
+def results(inst: Inst) -> int:
+    """How many results an instruction has: from two on a tuple, to be picked."""
+    if inst.op in ("chain_parts", "solve_parts"):
+        count: int = inst.value[0]
+        return count
+    return RESULTS.get(inst.op, 1)
 
-    def __init__(
-        self, program: Program, index: Mapping[str, Index], size: Callable[[Size], str]
-    ) -> None:
-        self.program = program
-        self.index = index
-        self.size = size
+
+def multiplied(program: Program) -> frozenset[str]:
+    """The axes, t and s apart, that products on matrix units have: 16 entries or more of a block,
+    a power of two, make these fast (fewer are right, too)."""
+    found: set[str] = set()
+    for inst in program.body:
+        ins = [program.body[i].axes for i in inst.ins]
+        if inst.op == "contract":
+            if all(_sides(inst, ins)[1:]):
+                found.update(a for axes in ins for a in axes)
+        elif inst.op in DOTTED:
+            found.update(a for axes in ins for a in axes)
+    return frozenset(found.difference(TIME))
+
+
+class Formats(Layout):
+    """Formats for one program. Of tokens there are `count` in a kernel that has an axis of them."""
 
     def text(self, inst: Inst, ins: list[Text]) -> Text:
-        """The expression of an instruction over its operands. KeyError where there is no format."""
+        """The expression of an instruction over its operands: of a tuple where it has several
+        `results`. KeyError where there is no format."""
         axes = [self.program.body[i].axes for i in inst.ins]
         if inst.op in ELEMENTWISE:
-            form, binds, levels = ELEMENTWISE[inst.op]
-            aligned = [self.aligned(x, have, inst.axes) for x, have in zip(ins, axes)]
-            code = form.format(*(x.within(level) for x, level in zip(aligned, levels)))
-            return Text(code, binds, all(x.number for x in ins))
+            return self._elementwise(inst, ins, axes)
         return OTHER[inst.op](self, inst, ins, axes)
 
-    def aligned(self, x: Text, have: Axes, want: Axes) -> Text:
-        """``x`` as an operand of something over ``want``: broadcastable, in that order."""
-        if have == want or not have:
-            return x
-        if len(have) == 2:
-            return Text(f"tl.trans({x.code})")
-        return Text(f"{x.within(ATOM)}{self.slots(have[0], want)}")
-
-    def slots(self, axis: str, want: Axes) -> str:
-        """The subscript that lays a vector over one axis out in ``want``."""
-        if len(want) == 1:
-            return ""
-        return f"[{', '.join(':' if a == axis else 'None' for a in want)}]"
-
-    def shape(self, axes: Axes) -> str:
-        """The shape of a tile."""
-        return f"[{', '.join(self.index[a].block for a in axes)}]"
-
-    def inside(self, axes: Axes, want: Axes) -> Text:
-        """Where entries of a tile over ``want`` are inside these axes."""
-        parts = [f"{self.index[a].inside}{self.slots(a, want)}" for a in axes]
-        return Text(" & ".join(parts), COMPARE if len(parts) > 1 else ATOM)
-
-    def offset(self, strides: Mapping[str, str], want: Axes, at: Mapping[str, str]) -> str:
-        """Offsets of a tile's entries from a pointer; ``at`` replaces positions of some axes."""
-        parts = []
-        for axis in want:
-            position = f"{at.get(axis, self.index[axis].at)}{self.slots(axis, want)}"
-            stride = strides[axis]
-            parts.append(position if stride == "1" else f"{position} * {stride}")
-        return " + ".join(parts)
+    def _elementwise(self, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+        plain = all(x.number for x in ins) and inst.op not in OF_NUMBERS
+        if plain or (inst.op == "where" and all(x.number for x in ins[1:])):
+            ins = [*ins[:-1], self.tensor(ins[-1])]
+        form, binds, levels = ELEMENTWISE[inst.op]
+        aligned = [self.aligned(x, have, inst.axes) for x, have in zip(ins, axes)]
+        code = form.format(*(x.within(level) for x, level in zip(aligned, levels)))
+        if inst.op == "stop_gradient":
+            return aligned[0]
+        return Text(code, binds, all(x.number for x in ins))
 
     def space(self, decay: int) -> tuple[bool, bool]:
         """Whether a decay is a logarithm, and whether it leaves a token's own factor out."""
@@ -101,54 +91,122 @@ class Formats:
         return log, strict
 
 
+# ---- products and sums ---------------------------------------------------------------------------
+
+
+def _sides(inst: Inst, axes: list[Axes]) -> tuple[Axes, Axes, Axes]:
+    """The axes of a product that both operands keep, and those that each alone has."""
+    (a, b), over = axes, inst.value
+    both = tuple(x for x in a if x in b and x not in over)
+    return both, tuple(x for x in a if x not in b), tuple(x for x in b if x not in a)
+
+
 def _contract(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    """A product over axes: a `dot` of two matrices, or a sum over what at most two axes hold."""
+    """A matrix product, or one for each entry of the axes that both keep; a sum of products where
+    an operand has no axis of its own."""
     (a, b), (have_a, have_b) = ins, axes
     over: Axes = inst.value
-    every = ordered((*have_a, *have_b))
-    if len(every) == 3 and len(over) == 1:
-        free_a, free_b = ((*(x for x in have if x not in over),) for have in axes)
-        if inst.axes != free_a + free_b:
-            a, b, have_a, have_b = b, a, have_b, have_a
-        left = f.aligned(a, have_a, (inst.axes[0], *over))
-        right = f.aligned(b, have_b, (*over, inst.axes[1]))
-        return Text(f"dot({left.code}, {right.code}, PRECISION)")
-    left, right = f.aligned(a, have_a, every), f.aligned(b, have_b, every)
-    product = Text(f"{left.within(PRODUCT)} * {right.within(UNARY)}", PRODUCT)
-    return _reduce("sum")(f, inst, [product], [every])
+    both, rows, columns = _sides(inst, axes)
+    if not rows or not columns:
+        every = ordered((*have_a, *have_b))
+        left, right = f.aligned(a, have_a, every), f.aligned(b, have_b, every)
+        product = Text(f"{left.within(PRODUCT)} * {right.within(UNARY)}", PRODUCT)
+        left_over = tuple(x for x in every if x not in over)
+        return f.aligned(reduced("sum", product, every, over), left_over, inst.axes)
+    if inst.axes == (*columns, *rows):
+        a, b, have_a, have_b, rows, columns = b, a, have_b, have_a, columns, rows
+    batch = (both,) if both else ()
+    left = f.grouped(a, have_a, *batch, rows, over)
+    right = f.grouped(b, have_b, *batch, over, columns)
+    product = called("dot", left, right, "PRECISION")
+    return f.apart(product, (*batch, rows, columns), inst.axes)
 
 
 def _reduce(call: str) -> Format:
-    def run(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-        over = [n for n, a in enumerate(axes[0]) if a in inst.value]
-        axis = "" if len(over) > 1 else f", {over[0]}"
-        return Text(f"tl.{call}({ins[0].code}{axis})")
-
-    return run
+    return lambda f, inst, ins, axes: reduced(call, ins[0], axes[0], inst.value)
 
 
-def _expand(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    if not axes[0]:
-        return Text(f"tl.zeros({f.shape(inst.axes)}, FLOAT) + {ins[0].within(SUM)}", SUM)
-    aligned = f.aligned(ins[0], axes[0], inst.axes)
-    return Text(f"tl.broadcast_to({aligned.code}, {f.shape(inst.axes)})")
+# ---- along time ----------------------------------------------------------------------------------
 
 
-def _rename(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    names = dict(inst.value)
-    return f.aligned(ins[0], tuple(names.get(a, a) for a in axes[0]), inst.axes)
+def _scan(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    a, b, *start = (
+        f.timed(x, have, inst.axes) if n < 2 else f.tensor(f.aligned(x, have, inst.axes[1:]))
+        for n, (x, have) in enumerate(zip(ins, axes))
+    )
+    return called(inst.op, a, b, *start, *(() if start else ("count",)))
 
 
-def _within(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    inner, fill = inst.value
-    inside = f.inside(inner, inst.axes)
-    return Text(f"tl.where({inside.code}, {ins[0].code}, {number(fill).code})")
+def _tropical(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    factor, entry = (f.timed(x, have, inst.axes) for x, have in zip(ins, axes))
+    return called("tropical", factor, entry, OP=f'"{inst.value}"')
 
 
-def _mask(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    t = f.index["t"].at
-    compare = ">" if inst.value else ">="
-    return Text(f"tl.where({t}[:, None] {compare} {t}[None, :], {ins[0].code}, 0.0)")
+def _running(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    return called("tl.cumsum", ins[0], "0")
+
+
+def _chain_parts(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    n, back = inst.value
+    every = [f.timed(x, have, inst.axes) for x, have in zip(ins, axes)]
+    given = [_tuple(every[: n * n]), _tuple(every[n * n :])]
+    return called("chain_back", *given, "count", N=n) if back else called("chain", *given, N=n)
+
+
+def _tuple(parts: list[Text]) -> str:
+    return f"({', '.join(x.code for x in parts)})"
+
+
+# ---- decays and systems --------------------------------------------------------------------------
+
+
+def _runs(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    """A kernel over a decay, which comes last; `suffix` and `whole` are the same for strict
+    ones."""
+    log, strict = f.space(inst.ins[-1])
+    own = axes[-1]
+    if inst.op in ("whole", "whole_pull"):
+        given = [f.aligned(ins[0], axes[0], own[1:])] if len(ins) > 1 else []
+    else:
+        given = [x if "s" in have else f.wide(x, have, own) for x, have in zip(ins[:-1], axes)]
+    constants: dict[str, object] = {"LOG": log}
+    if inst.op not in ("suffix", "suffix_pull", "whole", "whole_pull"):
+        constants["STRICT"] = strict
+    precision = ("PRECISION",) if inst.op in DOTTED or inst.op == "matrix_pull" else ()
+    return called(inst.op, *given, ins[-1], *precision, **constants)
+
+
+def _solve(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    """All axes behind t are columns of the right side."""
+    columns = tuple(a for a in axes[1] if a != "t")
+    right = f.grouped(ins[1], axes[1], ("t",), columns)
+    x = called("solve", ins[0], right, "PRECISION", TRANSPOSED=inst.value)
+    return f.apart(x, (("t",), columns), inst.axes)
+
+
+def _solve_parts(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    n, transposed = inst.value
+    systems, sides = ins[: n * n], ins[n * n :]
+    given = _tuple(systems), _tuple(sides)
+    return called("solve_parts", *given, "PRECISION", N=n, TRANSPOSED=transposed)
+
+
+def _dense_solve(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
+    row, column = inst.value
+    have_a, have_b = axes
+    rest = tuple(a for a in inst.axes if a == "t" or (a in have_a and a != column))
+    each = tuple(a for a in inst.axes if a not in (*rest, column))
+    a = f.grouped(
+        f.wide(ins[0], have_a, (*rest, row, column)), (*rest, row, column), rest, (row,), (column,)
+    )
+    b = f.grouped(
+        f.wide(ins[1], have_b, (*rest, row, *each)), (*rest, row, *each), rest, (row,), each
+    )
+    x = called("dense_solve", a, b, N=f.length(row))
+    return f.apart(x, (rest, (column,), each), inst.axes)
+
+
+# ---- powers --------------------------------------------------------------------------------------
 
 
 def _pow(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
@@ -156,10 +214,13 @@ def _pow(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     if all(x.number for x in ins):
         return Text(f"{ins[0].within(ATOM)} ** {ins[1].within(UNARY)}", POWER, True)
     if exponent.op == "const":
-        return _power(ins[0], float(exponent.value))
-    turns = number(math.log2(float(base.value)))
-    scaled = ins[1] if turns.code == "1.0" else Text(f"{turns.code} * {ins[1].within(UNARY)}")
-    return f.aligned(Text(f"tl.exp2({scaled.code})"), axes[1], inst.axes)
+        return f.aligned(_power(ins[0], float(exponent.value)), axes[0], inst.axes)
+    if base.op == "const" and float(base.value) > 0:
+        turns = number(math.log2(float(base.value)))
+        scaled = ins[1] if turns.code == "1.0" else Text(f"{turns.code} * {ins[1].within(UNARY)}")
+        return f.aligned(Text(f"tl.exp2({scaled.code})"), axes[1], inst.axes)
+    wide = [f.tensor(f.aligned(x, have, inst.axes)) for x, have in zip(ins, axes)]
+    return called("pow", *wide)
 
 
 def _power(x: Text, exponent: float) -> Text:
@@ -170,99 +231,61 @@ def _power(x: Text, exponent: float) -> Text:
         return Text(f"tl.sqrt({x.code})")
     if exponent.is_integer() and exponent <= 16:
         return Text(f"power({x.code}, {int(exponent)})")
-    return Text(f"tl.exp2({exponent!r} * tl.log2({x.code}))")
-
-
-def _eye(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    rows, columns = (f"{f.index[a].at}{f.slots(a, inst.axes)}" for a in inst.axes)
-    return Text(f"tl.where({rows} == {columns}, 1.0, 0.0)")
-
-
-def _runs(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    """A kernel over a decay; `suffix` and `whole` are the same for strict ones."""
-    log, strict = f.space(inst.ins[-1])
-    arguments = [x.code for x in ins] + (["PRECISION"] if len(ins) > 1 else []) + [f"LOG={log}"]
-    if inst.op not in ("suffix", "whole"):
-        arguments.append(f"STRICT={strict}")
-    return Text(f"{inst.op}({', '.join(arguments)})")
-
-
-def _solve(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
-    return Text(f"solve({ins[0].code}, {ins[1].code}, PRECISION, TRANSPOSED={inst.value})")
-
-
-def number(value: float) -> Text:
-    """A float as Python."""
-    if math.isinf(value):
-        return Text(f'float("{value}")', ATOM, True)
-    return Text(repr(value), ATOM if value >= 0 else UNARY, True)
+    return Text(f"pow({x.code}, {exponent!r})")
 
 
 Format = Callable[[Formats, Inst, list[Text], list[Axes]], Text]
 
+DOTTED = frozenset({"gram", "meet", "meet_pull", "decayed", "decayed_pull", "solve", "solve_parts"})
+"""Ops, `contract` apart, that work on matrix units."""
+
 OTHER: dict[str, Format] = {
+    **MOVES,
     "const": lambda f, i, x, a: number(float(i.value)),
     "size": lambda f, i, x, a: Text(f.size(i.value), ATOM, True),
-    "eye": _eye,
-    "rename": _rename,
-    "expand": _expand,
+    "expand": lambda f, i, x, a: f.wide(x[0], a[0], i.axes),
     "contract": _contract,
     "sum": _reduce("sum"),
     "largest": _reduce("max"),
     "smallest": _reduce("min"),
-    "mask": _mask,
-    "within": _within,
     "pow": _pow,
+    "scan": _scan,
+    "scan_back": _scan,
+    "tropical": _tropical,
+    "running": _running,
+    "chain_parts": _chain_parts,
     "solve": _solve,
-    "levels": lambda f, i, x, a: x[0],
-    **dict.fromkeys(("prefix", "suffix", "whole", "matrix", "gram", "decayed"), _runs),
+    "solve_parts": _solve_parts,
+    "inverse": lambda f, i, x, a: called("inverse", x[0], "PRECISION"),
+    "dense_solve": _dense_solve,
+    **dict.fromkeys(("levels", "pooled", "instead", "through_time"), lambda f, i, x, a: x[0]),
+    **dict.fromkeys(("prefix", "suffix", "whole", "matrix", "gram", "meet", "decayed"), _runs),
+    **dict.fromkeys(
+        (
+            *("prefix_pull", "suffix_pull", "whole_pull", "matrix_pull"),
+            *("meet_pull", "decayed_pull"),
+        ),
+        _runs,
+    ),
 }
 
-LACKS = {
-    *("age", "inverse", "dense_solve", "default", "omitted", "pick", "pooled"),
-    *("row", "place_row", "shift", "before", "scan", "scan_back", "chain", "chain_back"),
-    *("chain_parts", "solve_parts"),
-    *("tropical", "running", "instead", "through_time"),
-    *("stack", "entry", "take", "put", "concat", "roll", "fold", "unfold"),
-    *("meet", "meet_pull", "decayed_pull", "prefix_pull", "suffix_pull", "whole_pull"),
-    "matrix_pull",
-}
-"""Tile ops that have no format yet."""
 
-COUNTED = ("const", "size", "add", "sub", "mul", "div", "neg", "pow")
-"""Ops of which numbers are made that the launch knows."""
+FUSED = frozenset(
+    {
+        *("const", "size", "eye", "rename", "expand", "contract", "sum", "largest", "smallest"),
+        *("mask", "within", "pow", "solve", "levels", "prefix", "suffix", "whole", "matrix"),
+        *("gram", "decayed", "load", *ELEMENTWISE),
+    }
+)
+"""What one fused kernel holds."""
 
 
 def obstacle(program: Program) -> str:
-    """Why a program cannot be written in Triton, "" where it can."""
+    """Why one fused kernel cannot hold a program, "" where it can."""
     counted = numbers(program)
     for n, inst in enumerate(program.body):
-        found = _no_format(program, inst, n in counted)
-        if found:
-            return f"{found} has no Triton format"
-    return ""
-
-
-def _no_format(program: Program, inst: Inst, counted: bool) -> str:
-    """What of an instruction cannot be written, "" where all can."""
-    operands = [program.body[i] for i in inst.ins]
-    if inst.op in LACKS:
-        return f"the tile op {inst.op}"
-    if len(inst.axes) > 2:
-        return f"a tile over {', '.join(inst.axes)}"
-    if counted:
-        return "" if inst.op in COUNTED else f"{inst.op} of numbers alone"
-    match inst.op:
-        case "contract":
-            every = ordered(a for x in operands for a in x.axes)
-            product = len(every) == 3 and all(len(x.axes) == 2 for x in operands)
-            if len(every) > 2 and not (product and len(inst.axes) == 2):
-                return f"a product over {', '.join(every)} at once"
-        case "solve" if len(inst.axes) < 2:
-            return "a solve of one column"
-        case "pow":
-            base, exponent = operands
-            positive = base.op == "const" and float(base.value) > 0
-            if exponent.op != "const" and not positive:
-                return "a power whose base and exponent both vary"
+        if inst.op not in FUSED:
+            return f"the tile op {inst.op} has no Triton format"
+        if n in counted and inst.op not in (*OF_NUMBERS, "const", "size", "pow"):
+            return f"{inst.op} of numbers alone has no Triton format"
     return ""

@@ -45,8 +45,11 @@ PASTED = {
     "lacc/runtime/tensors.py",
     "lacc/runtime/triton_attention.py",
     "lacc/runtime/triton_attention_kernels.py",
-    "lacc/runtime/triton_kernels.py",
     *(f"lacc/runtime/torch_{name}.py" for name in (*HOST, "public", "samplers")),
+    *(
+        f"lacc/runtime/triton_{name}.py"
+        for name in ("math", "axes", "scans", "decays", "pulls", "solves")
+    ),
 }
 """Modules that lacc never imports: their text stands in emitted files."""
 

@@ -25,11 +25,11 @@ def test_every_op_has_a_numpy_format() -> None:
     assert set(numpy_text.CALLS) == set(TILE_OPS) - UNWRITTEN
 
 
-def test_every_op_has_a_triton_format_or_is_declared_to_lack_one() -> None:
+def test_every_op_that_unrolling_leaves_has_a_triton_format() -> None:
     formats = {*triton_text.ELEMENTWISE, *triton_text.OTHER}
     assert not set(triton_text.ELEMENTWISE) & set(triton_text.OTHER)
-    assert not formats & triton_text.LACKS
-    assert formats | triton_text.LACKS == (ENTRYWISE | set(TILE_OPS)) - {"load"}
+    assert not formats & triton_text.WRITTEN_BY_KERNEL
+    assert formats | triton_text.WRITTEN_BY_KERNEL == KNOWN
 
 
 def test_padding_knows_every_op_that_unrolling_leaves() -> None:

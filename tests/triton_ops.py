@@ -1,0 +1,365 @@
+"""Run as a script, in a process of its own: every tile op as a Triton kernel of one instruction.
+
+    TRITON_INTERPRET=1 python triton_ops.py numbers    {op: largest error, by dtype}
+    python triton_ops.py binaries 90                   {op: registers and bytes of stack}
+
+The instructions are those of the programs of `test_tile` and of their gradients, without axes of
+ranks and of coupled states, and some of their own. Operands are what the program's values are, in
+tiles whose padding holds what a kernel may meet there: NaN where an op asks for nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import test_tile
+from programs import SIZES, gradient
+
+from lacc.backends import triton_device
+from lacc.backends.text import Text, size_text
+from lacc.backends.triton_layout import Index
+from lacc.backends.triton_text import WRITTEN_BY_KERNEL, Formats, results
+from lacc.ir.ops import OPS
+from lacc.spec.shapes import Size
+from lacc.tile.interp import interpret
+from lacc.tile.ops import TILE_OPS
+from lacc.tile.program import TIME, Axes, Program, Tiles, verify
+from lacc.tile.rewrite import meet_once, solve_by_inverse
+from lacc.tile.unroll import unroll
+
+ENTRYWISE = sorted(name for name, op in OPS.items() if op.entrywise)
+COMPARED = {name for name, op in OPS.items() if op.kind == "compare"}
+
+SETTINGS = (
+    ({"K": 4, "V": 3}, 1, 16),
+    ({"K": 4, "V": 3}, 9, 16),
+    ({"K": 20, "V": 17}, 41, 64),
+)
+"""Sizes, tokens that are there, tokens of a tile."""
+
+POISON: dict[str, tuple[float, ...]] = {
+    **{"sum": (0.0,), "contract": (0.0, 1.0), "largest": (-math.inf,), "smallest": (math.inf,)},
+    **{"gram": (0.0, 1.0), "meet": (0.0, 1.0), "decayed": (0.0, 1.0)},
+    **{"meet_pull": (0.0, 1.0, 1.0), "decayed_pull": (0.0, 1.0, 1.0)},
+    **{"prefix_pull": (0.0,), "suffix_pull": (0.0,), "matrix_pull": (0.0,), "inverse": (1.0,)},
+    **{"solve": (1.0, 0.0), "solve_parts": (1.0, 1.0, 1.0, 1.0, 0.0, 0.0)},
+}
+"""What the padding of operands holds where it matters; that of decays is none."""
+
+
+def programs() -> Iterator[Program]:
+    """Programs that have every op, with their gradients."""
+    for cases in test_tile.CASES.values():
+        for case in cases:
+            program = closed(test_tile.build(case))
+            yield from (program, gradient(program))
+            yield from (meet_once(gradient(program), "state"), solve_by_inverse(program, "state"))
+    for axes in (("t K", "t K", "t K"), ("t", "K", "t V")):
+        f = Tiles(SIZES)
+        a, b, c = (f.load("input", f"x{n}", tuple(x.split())) for n, x in enumerate(axes))
+        for op in ENTRYWISE:
+            given = [f.exp(a), b, c][: OPS[op].arity[0]] if op != "where" else [f.gt(a, b), b, c]
+            value = f.ew(op, *given)
+            yield f.finish({"y": f.where(value, b, c) if OPS[op].kind == "compare" else value})
+    yield from _others()
+
+
+def closed(program: Program) -> Program:
+    """The program without ranks and coupled states in its outputs."""
+    f = Tiles(program.sizes, program.body)
+    few = {v: [a for a in f.axes(v) if a[0] in "#@"] for v in program.outs.values()}
+    return f.finish({name: f.sum(v, few[v]) for name, v in program.outs.items()})
+
+
+def _others() -> Iterator[Program]:
+    """What test programs have not: other orders and numbers of axes, ranks, hard decays."""
+    f = Tiles(SIZES)
+    x, y = f.load("input", "x", ("t", "K", "V")), f.load("input", "y", ("t", "V", "K'"))
+    yield f.finish({"y": f.contract(x, y, ("V",))})
+    yield f.finish({"y": f.contract(x, f.load("input", "z", ("t", "K'")), ("t",))})
+    yield f.finish({"y": f.contract(x, f.load("input", "z", ("V", "P")), ("V",))})
+    yield f.finish({"y": f.op("age", (x,), "K")})
+    yield f.finish({"y": f.op("before", (x, f.load("state", "s", ("V", "K"))))})
+    yield f.finish({"y": f.op("roll", (x,), ("K", -2)), "z": f.op("pooled", (x,))})
+    yield f.finish({"y": f.pow(f.abs(x), x), "z": f.pow(2.0, x), "p": f.pow(x, 3.0)})
+    yield f.finish({"y": f.exp(f.sqrt(f.size(Size.of("K"))))})
+    for op in ("max", "min", "logaddexp"):
+        yield f.finish({"y": f.op("tropical", (f.load("input", "w", ("t",)), x), op)})
+    for transposed in (True, False):
+        pairs = tuple(f.mul(0.3, f.load("input", f"a{n}", ("t", "s"))) for n in range(4))
+        sides = tuple(f.load("input", f"b{n}", ("t", "V")) for n in range(2))
+        every = f.op("solve_parts", (*pairs, *sides), (2, transposed))
+        yield f.finish({f"y{n}": f.op("pick", (every, side), n) for n, side in enumerate(sides)})
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """An instruction as a kernel: its text, and the values of its program that go in and out."""
+
+    name: str
+    program: Program
+    at: int
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    axes: tuple[str, ...]
+    text: str
+
+
+def kernels() -> list[Kernel]:
+    """One for every instruction, those alike left out."""
+    found: dict[object, Kernel] = {}
+    for given in programs():
+        program = verify(unroll(given))
+        for n, inst in enumerate(program.body):
+            if inst.op in WRITTEN_BY_KERNEL:
+                continue
+            operands = [program.body[i] for i in inst.ins]
+            plain = [(x.axes, x.value if x.op in ("const", "levels") else None) for x in operands]
+            key = (inst.op, inst.value, inst.axes, *plain)
+            if key not in found:
+                found[key] = written(program, n, f"kernel_{len(found)}")
+    return list(found.values())
+
+
+def block(axis: str) -> str:
+    return "BT" if axis in TIME else f"B{letters(axis)}"
+
+
+def letters(axis: str) -> str:
+    return re.sub(r"\W", "", axis.replace("'", "1").replace("+", "and"))
+
+
+def written(program: Program, n: int, name: str) -> Kernel:
+    """The kernel of instruction ``n``."""
+    inst = program.body[n]
+    index = {"t": Index("t", "live", "BT"), "s": Index("t", "live", "BT")}
+    for axis in program.sizes:
+        length = size_text(program.sizes[axis])
+        index[axis] = Index(f"i{letters(axis)}", f"(i{letters(axis)} < {length})", block(axis))
+    f = Formats(program, index, size_text)
+    ins = tuple(dict.fromkeys(i for i in inst.ins if program.body[i].op not in ("const", "size")))
+    several = results(inst) > 1
+    outs = (n,)
+    if several:
+        outs = tuple(k for k, x in enumerate(program.body) if x.op == "pick" and x.ins[0] == n)
+    axes = [a for k in (*ins, *outs) for a in program.body[k].axes]
+    axes = [a for a in dict.fromkeys((*axes, *inst.axes)) if a not in TIME]
+    lines = ["t = tl.arange(0, BT)", "live = t < count"]
+    lines += [f"{index[a].at} = tl.arange(0, {index[a].block})" for a in axes]
+    for i in ins:
+        chosen = " != 0.0" if program.body[i].op in COMPARED else ""
+        lines.append(f"x{i} = tl.load(p{i}{place(f, program.body[i].axes)}){chosen}")
+    texts = [Text(f"x{i}") if i in ins else f.text(program.body[i], []) for i in inst.ins]
+    text = f.text(inst, texts)
+    if not text.number:
+        lines.append(f"y = {text.code}")
+        text = Text("y")
+    for k in outs:
+        value = f"y[{program.body[k].value}]" if several else f.tensor(text).code
+        lines.append(f"tl.store(o{k}{place(f, program.body[k].axes)}, {value})")
+    sizes = ["BT: tl.constexpr", *(f"{index[a].block}: tl.constexpr" for a in axes)]
+    given = [*(f"p{i}" for i in ins), *(f"o{k}" for k in outs), "count", *sizes]
+    given += [f"{c}: tl.constexpr" for c in ("K", "V", "FLOAT", "PRECISION")]
+    body = "".join(f"    {line}\n" for line in lines)
+    head = f"@triton.jit\ndef {name}({', '.join(given)}):\n"
+    return Kernel(name, program, n, ins, outs, tuple(axes), head + body)
+
+
+def place(f: Formats, axes: Axes) -> str:
+    """Where a tile stands behind its pointer."""
+    strides, rest = {}, "1"
+    for axis in reversed(axes):
+        strides[axis] = f"({rest})"
+        rest = f"{f.index[axis].block} * {rest}"
+    return f" + {f.offset(strides, axes, {})}" if axes else ""
+
+
+def module(every: list[Kernel]) -> ModuleType:
+    """The kernels, with the device functions they need, as Triton reads them from a file."""
+    text = "\n\n".join(kernel.text for kernel in every)
+    device = triton_device.device(re.findall(r"\w+", text))
+    path = Path(tempfile.mkdtemp()) / "kernels.py"
+    path.write_text(f"import triton\nimport triton.language as tl\n\n\n{device}\n\n{text}")
+    spec = importlib.util.spec_from_file_location("kernels", path)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def tile(array: Any, lengths: list[int], fill: float, dtype: Any) -> Any:
+    """An array as a padded tile."""
+    import torch
+
+    padded = np.full(lengths, fill, dtype)
+    padded[tuple(slice(0, n) for n in array.shape)] = array
+    return torch.from_numpy(padded)
+
+
+def poison(kernel: Kernel, i: int) -> float:
+    """What the padding of an operand holds."""
+    inst = kernel.program.body[kernel.at]
+    if kernel.program.body[i].op == "levels":
+        return 0.0 if kernel.program.body[i].value[0] else 1.0
+    fills = POISON.get(inst.op, (math.nan,))
+    return fills[min(inst.ins.index(i), len(fills) - 1)]
+
+
+def blocks(kernel: Kernel, dims: dict[str, int], least: int = 1) -> dict[str, int]:
+    sizes = {a: kernel.program.sizes[a].evaluate(dims) for a in kernel.axes}
+    return {a: max(least, 1 << (n - 1).bit_length()) for a, n in sizes.items()}
+
+
+def run(found: ModuleType, kernel: Kernel, dims: dict[str, int], count: int, tokens: int) -> Any:
+    """The error of a kernel in float64 and in float32."""
+    import torch
+    import triton.language as tl
+
+    program = kernel.program
+    loads = arrays_of(program, dims, count)
+    every = Program(program.body, {f"v{k}": k for k in (*kernel.ins, *kernel.outs)}, program.sizes)
+    with np.errstate(all="ignore"):
+        values = interpret(every, loads, dims, count)
+    lengths = {**blocks(kernel, dims), "t": tokens, "s": tokens}
+    errors = []
+    for dtype, FLOAT in ((np.float64, tl.float64), (np.float32, tl.float32)):
+        given = []
+        for i in kernel.ins:
+            value = values[f"v{i}"]
+            value = (
+                value.g[..., 0]
+                if hasattr(value, "g") and len(program.body[i].axes) == 1
+                else getattr(value, "g", value)
+            )
+            shape = [lengths[a] for a in program.body[i].axes]
+            given.append(tile(np.asarray(value), shape, poison(kernel, i), dtype))
+        outs = [
+            torch.full(
+                [lengths[a] for a in program.body[k].axes], math.nan, dtype=given_dtype(dtype)
+            )
+            for k in kernel.outs
+        ]
+        constants = {block(a): lengths[a] for a in kernel.axes}
+        getattr(found, kernel.name)[(1,)](
+            *given, *outs, count, BT=tokens, **constants, **dims, FLOAT=FLOAT, PRECISION="ieee"
+        )
+        worst = 0.0
+        for k, out in zip(kernel.outs, outs):
+            want = np.asarray(getattr(values[f"v{k}"], "g", values[f"v{k}"]), np.float64)
+            want = want[..., 0] if want.ndim > out.ndim else want
+            with np.errstate(over="ignore"):
+                want = want.astype(dtype)
+            got = out.numpy()[tuple(slice(0, n) for n in want.shape)]
+            worst = max(worst, error(got, want))
+        errors.append(worst)
+    return errors
+
+
+def given_dtype(dtype: Any) -> Any:
+    import torch
+
+    return {np.float64: torch.float64, np.float32: torch.float32}[dtype]
+
+
+def error(got: Any, want: Any) -> float:
+    """The largest error relative to the largest number; infinity where what is not finite
+    differs."""
+    calm = np.isfinite(want)
+    if not np.array_equal(np.isfinite(got), calm) or not np.array_equal(
+        np.nan_to_num(got[~calm]), np.nan_to_num(want[~calm])
+    ):
+        return math.inf
+    if not calm.any():
+        return 0.0
+    scale = max(np.abs(want[calm]).max(), 1e-300)
+    return float(np.abs(got[calm] - want[calm]).max() / scale)
+
+
+def arrays_of(program: Program, dims: dict[str, int], count: int) -> dict[Any, Any]:
+    """Numbers for everything that a program loads."""
+    rng = np.random.default_rng(0)
+    sizes = {a: size.evaluate(dims) for a, size in program.sizes.items()}
+    sizes |= {"t": count, "s": count}
+    return {
+        inst.value: rng.standard_normal([sizes[a] for a in inst.axes])
+        for inst in program.body
+        if inst.op == "load"
+    }
+
+
+def numbers() -> dict[str, Any]:
+    """The largest errors of each op, float64 and float32."""
+    every = kernels()
+    found = module(every)
+    errors: dict[str, list[float]] = {}
+    for kernel in every:
+        op = kernel.program.body[kernel.at].op
+        for dims, count, tokens in SETTINGS:
+            try:
+                got = run(found, kernel, dims, count, tokens)
+            except Exception as e:
+                print(kernel.text, repr(e)[:500], repr(e.__cause__)[:300], file=sys.stderr)
+                got = [math.inf, math.inf]
+            if max(got[0] * 1e6, got[1]) > 1e-4:
+                print(op, dims, count, tokens, got, kernel.text, file=sys.stderr)
+            errors[op] = [max(a, b) for a, b in zip(errors.get(op, [0.0, 0.0]), got)]
+    return errors
+
+
+def binaries(arch: str) -> dict[str, dict[str, int]]:
+    """Registers and bytes of stack of two kernels of each op, compiled for a target; every axis is
+    one of 16 or more."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    numbered = arch.isdigit()
+    target = GPUTarget("cuda", int(arch), 32) if numbered else GPUTarget("hip", arch, 64)
+    chosen: dict[str, list[Kernel]] = {}
+    for kernel in kernels():
+        chosen.setdefault(kernel.program.body[kernel.at].op, []).append(kernel)
+    every = [kernel for found in chosen.values() for kernel in (found[0], found[-1])]
+    found = module(every)
+    import time
+
+    for kernel in every:
+        t0 = time.time()
+        fn = getattr(found, kernel.name)
+        pointers = [*(f"p{i}" for i in kernel.ins), *(f"o{k}" for k in kernel.outs)]
+        lengths = blocks(kernel, {"K": 20, "V": 17}, 16)
+        constants = {block(a): lengths[a] for a in kernel.axes} | {"K": 20, "V": 17, "BT": 32}
+        constants |= {"FLOAT": triton.language.float32, "PRECISION": "bf16"}
+        signature = (
+            dict.fromkeys(pointers, "*fp32")
+            | {"count": "i32"}
+            | dict.fromkeys(constants, "constexpr")
+        )
+        try:
+            triton.compile(
+                ASTSource(fn, signature, constants), target=target, options={"num_warps": 4}
+            )
+        except Exception as e:
+            print(
+                kernel.program.body[kernel.at].op,
+                kernel.text,
+                repr(e)[:1500],
+                repr(e.__cause__)[:1000],
+                file=sys.stderr,
+            )
+        print(kernel.program.body[kernel.at].op, time.time() - t0, file=sys.stderr)
+    return {}
+
+
+if __name__ == "__main__":
+    print(json.dumps(binaries(sys.argv[2]) if sys.argv[1] == "binaries" else numbers()))
