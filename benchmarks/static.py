@@ -60,7 +60,7 @@ def ours(variant: str) -> list[Call]:
         architecture=ARCHITECTURE,
         dtype="bfloat16",
     )
-    return [call for call in figures.calls if call.name != "step"]
+    return [call for call in figures.calls if call.name in ("forward", "backward")]
 
 
 def theirs(variant: str) -> list[Call]:

@@ -23,7 +23,7 @@ from lacc.static import binary, ttir
 from lacc.static.architectures import ARCHITECTURES
 from lacc.static.build import Figures, complete
 from lacc.static.launches import Launch
-from lacc.views import FIGURES, of_call, of_launch
+from lacc.views import FIGURES, of_call, of_figures, of_launch
 
 TABLES = ROOT / "tests" / "static"
 SHAPE = {"B": 1, "T": 4096, "H": 16}
@@ -124,6 +124,33 @@ def build(name: str, architecture: str, **sizes: int) -> Figures:
     )
 
 
+def test_torch_ops_count_where_they_launch_something() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from lacc.static.capture import TorchOps
+
+    twice = torch.library.custom_op(
+        "lacc_tests::twice",
+        lambda x: x.to(x.dtype).float() + x,
+        mutates_args=(),
+        schema="(Tensor x) -> Tensor",
+    )
+    x = torch.zeros(2, 3, dtype=torch.bfloat16)
+    with TorchOps() as ops:
+        twice(x.transpose(0, 1)[None].expand(4, 3, 2))
+        torch.empty(3).view(1, 3)
+        x.t().reshape(6)
+    assert ops.seen == {"_to_copy": 1, "add": 1, "clone": 1}
+
+
+def test_a_report_says_what_it_is() -> None:
+    pytest.importorskip("triton")
+    text = of_figures(built("gla"))
+    assert "compiled by triton" in text and "nothing has run" in text and "not a time" in text
+    for name in ("inference: 1 launch, no torch ops", "sm_90, bfloat16", "T = 4096", "issue us"):
+        assert name in text
+
+
 POOL = ThreadPoolExecutor(2)  # each build is a process of its own
 
 
@@ -144,7 +171,8 @@ def built(name: str) -> Figures:
 def test_a_class_compiles_for_sm_90_as_it_did(name: str) -> None:
     pytest.importorskip("triton")
     found = built(name)
-    assert found.calls[0].name == "forward" and found.calls[0].launches
+    assert [call.name for call in found.calls][:2] == ["inference", "forward"]
+    assert all(call.launches for call in found.calls)
     for call in found.calls:
         for launch in call.launches:
             assert launch.spill == 0, f"{launch.kernel} spills"

@@ -64,7 +64,7 @@ class Recorder:
     def call(self, name: str, function: Callable[[], Any]) -> tuple[Call, Any]:
         """What ``function()`` launches, and what it returns."""
         self.launches = []
-        with _TorchOps() as ops:
+        with TorchOps() as ops:
             result = function()
         return Call(name, tuple(self.launches), dict(ops.seen)), result
 
@@ -144,7 +144,7 @@ def _traffic(accesses: dict[str, str], arguments: dict[str, Any]) -> tuple[int, 
     return sum(touched["r"].values()), sum(touched["w"].values())
 
 
-class _TorchOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class TorchOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the torch ops that would launch a kernel."""
 
     def __init__(self) -> None:

@@ -39,11 +39,15 @@ def main() -> None:
 
 
 def calls(request: Mapping[str, Any], recorder: Recorder) -> Iterator[Call]:
-    """The calls that the emitted file has, in the order of a training step and then a token."""
+    """The calls that the emitted file has: all tokens without gradients, all tokens as in training
+    and their gradients, then one token.
+    """
     module = load(Path(request["file"]))
     module["on_device"] = lambda where: True
     function = module[request["function"]]
     x = {a["name"]: _tensor(a["shape"], a["dtype"]) for a in request["arguments"]}
+    with torch.no_grad():
+        yield recorder.call("inference", lambda: function(**x))[0]
     differentiable = [t for t in x.values() if t.is_floating_point()]
     for t in differentiable:
         t.requires_grad_()
