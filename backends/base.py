@@ -148,9 +148,11 @@ class Variables(dict[int, str]):
     that is taken."""
 
     def __init__(self, program: Program, taken: Iterable[str]) -> None:
+        """``taken`` is added to where it is a set, for what else takes names of it."""
         super().__init__()
         self._program = program
-        self._used = {*taken, *keyword.kwlist, *dir(builtins)}
+        self._used = taken if isinstance(taken, set) else {*taken}
+        self._used |= {*keyword.kwlist, *dir(builtins)}
 
     def another(self, stem: str) -> str:
         """A name like ``stem`` that is not taken."""

@@ -74,7 +74,7 @@ class Direction:
         if carried == "state":
             self._read_last()
         self.local = given.locals(all_dims(program))
-        self.names = Variables(program, self.local.used)
+        self.names = Variables(program, [*self.local.used])
         for n, inst in enumerate(program.body):
             if inst.op == "load":
                 self.names[n] = self._loaded(*inst.value)

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
+from itertools import takewhile
 
 
 @cache
@@ -55,7 +56,7 @@ def _from_outside(node: ast.ImportFrom) -> bool:
 def body(module: str) -> str:
     """All that follows the imports of a module."""
     text, tree = _parsed(module)
-    last = max(node.end_lineno or 0 for node in tree.body if _is_head(node))
+    last = max(node.end_lineno or 0 for node in takewhile(_is_head, tree.body))
     return "\n".join(text.splitlines()[last:]).strip("\n") + "\n"
 
 

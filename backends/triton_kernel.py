@@ -1,318 +1,198 @@
-"""A padded tile program and a launch in, the text of one fused Triton kernel out.
+"""Tile programs of one kernel in, its text out: parameters, lines, and the arguments of its launch.
 
-Parameters, lines before, in and after the loop over chunks, and the arguments of its launch; what a
-line holds is written by the formats of `lacc.backends.triton_text`.
+There are three kinds: one chunk by itself, chunk after chunk, token after token. A program of the
+grid has one sequence (or chunk) and head, and along the second axis of the grid a block of the axis
+that is split.
 """
 
 from __future__ import annotations
 
-import keyword
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable
 
-from lacc.backends import triton_device
-from lacc.backends.base import Variables, lead, unused
-from lacc.backends.text import SUM, Text, size_text
-from lacc.backends.triton_layout import Index
-from lacc.backends.triton_text import ELEMENTWISE, Formats
-from lacc.spec.model import Arg, Output, Spec, State
-from lacc.spec.shapes import ONE, Size
+from lacc.backends.text import Text
+from lacc.backends.triton_arrays import Arrays, Place, load_mask, store_mask
+from lacc.backends.triton_body import Body
+from lacc.backends.triton_frame import KernelSpec
+from lacc.spec.model import Spec
 from lacc.tile.lower import Naming
-from lacc.tile.program import Axes, Inst, Program
-from lacc.tile.split import VARYING
+from lacc.tile.program import Axes, Program
 
-RESERVED = (
-    *("tl", "torch", "triton", "kernel", "launch", "State", "Outputs", "INTERPRETED"),
-    *("T", "H", "G", "CHUNK", "BT", "FLOAT", "PRECISION", "STARTED"),
-    *("sequence", "batch", "head", "t", "start", "token", "live"),
-)
-SHORT = 60
-"""Characters up to which a value that is used once is written where it is used."""
-
-INLINED = {*ELEMENTWISE, "rename", "within", "expand", "mask", "contract", "sum"}
-WORD = re.compile(r"[^\W\d]\w*")
+BEGUN = {"state": "begun", "dstate": "dended"}
+ENDED = {"state": "ended", "dstate": "dbegun"}
+"""The arrays of carried states before and after all chunks, forward and backward."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How the kernel is laid over the device: tokens of a ``chunk``, the axis ``split`` of which a
-    program holds ``block`` entries ("" where it holds all), warps, and the reasons.
-    """
+class KernelText(Arrays):
+    """The text of one kernel: ``parameters``, ``lines`` of its body, ``call`` arguments."""
 
-    chunk: int
-    split: str
-    block: int
-    warps: int
-    why: tuple[str, ...]
-
-
-def host_size(size: Size) -> str:
-    """A size as Python over the sizes ``n`` by name."""
-    return WORD.sub(lambda name: f'n["{name[0]}"]', size_text(size))
-
-
-class Kernel:
-    """The text of one kernel."""
-
-    def __init__(self, spec: Spec, program: Program, launch: Launch) -> None:
-        self.spec = spec
-        self.program = program
-        self.launch = launch
-        self.states = [s for s in spec.states if s.direction != "value"]
-        self.parameters: list[str] = []
-        self.call: list[str] = []
-        self.before: list[str] = []
-        self.chunk: list[str] = []
+    def __init__(self, spec: Spec, what: KernelSpec) -> None:
+        super().__init__(spec, what)
+        self.carried = "dstate" if what.backward else "state"
+        self.each: list[str] = []
         self.after: list[str] = []
-        self._used = {*RESERVED, *triton_device.names(), *keyword.kwlist}
-        self._dims = {dim: self._name(dim) for dim in self._dims_used()}
-        self._blocks: dict[str, str] = {}
-        self._index = self._indices()
-        by_name = {a.ascii: a for a in spec.args}
-        kinds = ("input", "param", "buffer")
-        self._args = [by_name[name] for kind in kinds for name in program.loads(kind)]
-        self._strides = {arg.ascii: self._array(arg) for arg in self._args}
-        self._begun = {s.ascii: self._state(s, "begun") for s in self.states}
-        self._ended = {s.ascii: self._state(s, "ended") for s in self.states}
-        self._pointers = {o.ascii: self._output(o) for o in spec.outputs}
-        self._scalars()
-        self._formats = Formats(program, self._index, self._length)
-        self._variables = Variables(program, self._used)
-        self._texts: dict[int, Text] = {}
-        self._assigned: dict[str, Text] = {}
-        self._line = 0
+        self.kept_lines: list[str] = []
+        self.again: list[str] = []
+        self.restored: list[str] = []
         self._write()
+        self._scalars()
 
     @property
-    def doc(self) -> str:
-        """One sentence for the kernel's docstring."""
-        outs = ", ".join(o.ascii for o in self.spec.outputs)
-        return f"{outs} of every token and the last {', '.join(s.ascii for s in self.states)}."
+    def lines(self) -> list[str]:
+        """All lines of its body."""
+        return [
+            *("sequence_at(), chunk_at(), seen_before()", *self.before, *self.again),
+            *(*self.restored, *self.each, *self.after),
+        ]
 
     @property
-    def grid(self) -> str:
-        """Programs along the second axis of the grid."""
-        split = self.launch.split
-        if not split:
-            return "1"
-        return f"triton.cdiv({host_size(self.program.sizes[split])}, {self._block(split)})"
+    def split(self) -> str:
+        """The axis of which a program has a block, "" for none."""
+        return next(iter(self.what.split), "")
 
-    # ---- what the kernel is given ----------------------------------------------------------------
+    @property
+    def counts(self) -> bool:
+        """Whether positions matter."""
+        return ("index", "t") in {i.value for i in self.program.body if i.op == "load"}
 
-    def _name(self, wish: str) -> str:
-        """``wish``, with underscores behind it where it is taken."""
-        name = unused(wish, self._used)
-        self._used.add(name)
-        return name
-
-    def _dims_used(self) -> list[str]:
-        body = self.program.body
-        sizes = [self.program.sizes[a] for i in body for a in i.axes if a in self.program.sizes]
-        sizes += [inst.value for inst in body if isinstance(inst.value, Size)]
-        sizes += [size for s in self.states for size in s.shape]
-        sizes += [size for o in self.spec.outputs for size in o.shape]
-        return sorted({dim for size in sizes for dim in size.dims})
-
-    def _length(self, size: Size) -> str:
-        """A size as an operand in the kernel."""
-        text = WORD.sub(lambda name: self._dims[name[0]], size_text(size))
-        return text if text.isidentifier() or text.isdigit() else f"({text})"
-
-    def _indices(self) -> dict[str, Index]:
-        """An index for every axis: equal sizes share one, the axis that is split has its own."""
-        found = {axis: Index("t", "live", "BT") for axis in ("t", "s")}
-        shared: dict[object, Index] = {}
-        for axis in dict.fromkeys(a for inst in self.program.body for a in inst.axes):
-            if axis in found:
-                continue
-            size, cut = self.program.sizes[axis], axis == self.launch.split
-            key = axis if cut else size
-            if key not in shared:
-                label = re.sub(r"\W", "", size_text(size))
-                index = Index(*(self._name(f"{stem}{label}") for stem in ("at_", "in_", "B")))
-                shared[key] = index
-                self._blocks[index.block] = self._block(axis)
-                first = f"tl.program_id(1) * {index.block} + " if cut else ""
-                self.before.append(f"{index.at} = {first}tl.arange(0, {index.block})")
-                self.before.append(f"{index.inside} = {index.at} < {self._length(size)}")
-            found[axis] = shared[key]
-        return found
-
-    def _block(self, axis: str) -> str:
-        """The entries of a tile along an axis, for the launch."""
-        size = self.program.sizes[axis]
-        whole = host_size(size)
-        if axis == self.launch.split:
-            whole = f"min({whole}, {self.launch.block})"
-        return f'block("{size}", {whole})'
-
-    def _array(self, arg: Arg) -> dict[str, str]:
-        """Declares an argument, moved to a program's head and row: its pointer under "" and the
-        strides of its axes.
-        """
-        name, first = arg.ascii, lead(arg)
-        pointer = self._name(f"{name}_ptr")
-        letters = {"B": "b", "T": "t", "H": "h", "G": "h"}
-        strides = [self._name(f"{name}_{letters[a]}") for a in first]
-        strides += [self._name(f"{name}_{n}") for n in range(len(arg.shape))]
-        self.parameters.append(", ".join([pointer, *strides]))
-        self.call.append(f'x["{name}"], *x["{name}"].stride()')
-        start = {"B": "batch", "H": "head", "G": "(head // (H // G))"}
-        moves = [f"{start[a]} * {stride}" for a, stride in zip(first, strides) if a in start]
-        if moves:
-            self.before.append(f"{pointer} += {' + '.join(moves)}")
-        found = {"": pointer}
-        if "T" in first:
-            found["t"] = strides[1]
-        axes = iter(Naming(self.spec).axes(arg.shape))
-        for size, stride in zip(arg.shape, strides[len(first) :]):
-            if size != ONE:
-                found[next(axes)] = stride
-        return found
-
-    def _state(self, state: State, when: str) -> str:
-        """Declares the array of a state before or after all tokens; its pointer."""
-        pointer = self._name(f"{state.ascii}_{when}")
-        self.parameters.append(pointer)
-        held = "(begun or ended)" if when == "begun" else "ended"
-        self.call.append(f'{held}["{state.ascii}"]')
-        self.before.append(
-            f"{pointer} += {' * '.join(['sequence', *map(self._length, state.shape)])}"
-        )
-        return pointer
-
-    def _output(self, output: Output) -> str:
-        """Declares the array of an output; its pointer."""
-        pointer = self._name(f"{output.ascii}_ptr")
-        self.parameters.append(pointer)
-        self.call.append(f'y["{output.ascii}"]')
-        first = ["(batch * T * H + head)", *map(self._length, output.shape)]
-        self.before.append(f"{pointer} += {' * '.join(first)}")
-        return pointer
-
-    def _scalars(self) -> None:
-        grouped = any(arg.per == "group" for arg in self._args)
-        sizes = ["T", "H", *(["G"] if grouped else [])]
-        self.parameters.append(", ".join(sizes))
-        self.call.append(", ".join(f'n["{size}"]' for size in sizes))
-        constants = {name: f'n["{dim}"]' for dim, name in self._dims.items()}
-        constants |= {"CHUNK": "chunk", "BT": 'block("chunk", chunk)'}
-        constants |= self._blocks
-        constants |= {"STARTED": "begun is not None", "FLOAT": "FLOAT", "PRECISION": "PRECISION"}
-        self.parameters += [f"{name}: tl.constexpr" for name in constants]
-        self.call += [f"{name}={value}" for name, value in constants.items()]
-
-    # ---- its lines -------------------------------------------------------------------------------
+    # ---- lines -----------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        outs, carried = self.program.outs, self.program.loads("state")
-        for name, n in carried.items():
-            self._begin(n, self._begun[name])
-        for n in range(len(self.program.body)):
-            if n not in self._texts:
-                self._value(n, self.before if n in self._fixed else self.chunk)
-        for name, pointer in self._pointers.items():
-            self._store(self.chunk, pointer, outs[name])
+        if self.what.remade is not None:
+            self._write_remade(self.what.remade)
+        outs = self.program.outs
+        self._held = {s: self._started(self.carried, s) for s in self.what.carries}
+        body = Body(self, self.program, self.before, self.each)
+        for s, n in self.program.loads(self.carried).items():
+            body.texts[n] = Text(self._held[s])
+        body.run()
+        for name, n in outs.items():
+            self._out(name, n, body)
         moves = {
-            self._variables[n]: self._texts[outs[f"state:{name}"]].code
-            for name, n in carried.items()
+            self._held[s]: body.code(outs[f"state:{s}"])
+            for s in self.what.carries
+            if f"state:{s}" in outs
         }
         moves = {old: new for old, new in moves.items() if old != new}
         if moves:
-            self.chunk.append(f"{', '.join(moves)} = {', '.join(moves.values())}")
-        for name, pointer in self._ended.items():
-            self._store(self.after, pointer, carried.get(name, outs[f"state:{name}"]))
+            self.each.append(f"{', '.join(moves)} = {', '.join(moves.values())}")
+        for s in self.what.carries:
+            axes = Naming(self.spec).axes(self.states[s].shape)
+            place = self.place(ENDED[self.carried], s, axes)
+            self._store(self.after, place, axes, self._held[s])
 
-    @cached_property
-    def _fixed(self) -> frozenset[int]:
-        """Values that neither a token enters nor where the last one stands: before the loop."""
-        found: set[int] = set()
-        for n, inst in enumerate(self.program.body):
-            token = inst.op == "load" and inst.value[0] in VARYING
-            last = inst.op == "within" and {"t", "s"} & set(inst.value[0])
-            if not token and not last and found.issuperset(inst.ins):
-                found.add(n)
-        return frozenset(found)
+    def _started(self, kind: str, state: str) -> str:
+        """The variable of a carried state, as it is before the first chunk."""
+        axes = Naming(self.spec).axes(self.states[state].shape)
+        variable = self.name(f"{'d' if kind == 'dstate' else ''}{state}")
+        place = self.place(BEGUN[kind], state, axes)
+        address, inside = self.address(place, axes)
+        self.before.append(f"{variable} = tl.zeros({self.shape(axes)}, FLOAT)")
+        self.before.append(f"if {place.pointer} is not None:")
+        self.before.append(f"    {variable} = tl.load({address}{load_mask(inside)}).to(FLOAT)")
+        return variable
 
-    @cached_property
-    def _uses(self) -> list[int]:
-        """How often each value is used; in the loop as often as it runs."""
-        uses = [0] * len(self.program.body)
-        for n, inst in enumerate(self.program.body):
-            for i in inst.ins:
-                uses[i] += 1 if (i in self._fixed) == (n in self._fixed) else 2
-        for n in self.program.outs.values():
-            uses[n] += 2
-        return uses
+    def _write_remade(self, remade: Program) -> None:
+        """The states of a backward by token, made again from the last that were kept."""
+        body = Body(self, remade, self.before, self.again)
+        self.remade = {}
+        loads, moves = remade.loads("state"), {}
+        for s in self.remade_states:
+            axes = Naming(self.spec).axes(self.states[s].shape)
+            variable = self.name(f"{s}_before")
+            place = self._declare_checkpoint(s, axes)
+            address, inside = self.address(place, axes)
+            self.kept_lines.append(f"{variable} = tl.load({address}{load_mask(inside)}).to(FLOAT)")
+            scratch = self._declare_scratch(s, axes)
+            address, inside = self.address(scratch, axes)
+            self.again.append(f"tl.store({address}, {variable}{store_mask(inside)})")
+            self.remade[s] = variable
+            self.restored.append(f"{variable}_at = tl.load({address}{load_mask(inside)}).to(FLOAT)")
+            if s in loads:
+                body.texts[loads[s]] = Text(variable)
+        body.run()
+        for s, variable in self.remade.items():
+            moves[variable] = body.code(remade.outs[f"state:{s}"])
+        moves = {old: new for old, new in moves.items() if old != new}
+        if moves:
+            self.again.append(f"{', '.join(moves)} = {', '.join(moves.values())}")
 
-    def _value(self, n: int, lines: list[str]) -> None:
-        """Assigns a value, or keeps its text for the one place that uses it."""
-        inst = self.program.body[n]
-        if inst.op == "load":
-            text = self._load(inst)
-        else:
-            text = self._formats.text(inst, [self._texts[i] for i in inst.ins])
-        once = self._uses[n] < 2 and inst.op in INLINED and len(text.code) < SHORT
-        if text.number or once or text.code.isidentifier():
-            self._texts[n] = text
-        elif text.code in self._assigned:
-            self._texts[n] = self._assigned[text.code]
-        else:
-            self._comment(inst, lines)
-            lines.append(f"{self._variables[n]} = {text.code}")
-            self._texts[n] = self._assigned[text.code] = Text(self._variables[n])
+    @property
+    def remade_states(self) -> list[str]:
+        """The states that a backward by token makes again."""
+        outs = self.what.remade.outs if self.what.remade is not None else ()
+        return [n.removeprefix("state:") for n in outs if n.startswith("state:")]
 
-    def _comment(self, inst: Inst, lines: list[str]) -> None:
-        """The line of the spec where a new one begins."""
-        source = self.spec.file.source.text.splitlines()
-        if inst.op in ("load", "expand", "rename") or not 0 < inst.line <= len(source):
+    def _declare_checkpoint(self, s: str, axes: Axes) -> Place:
+        return self.per_chunk("kept", f"{s}_start", axes)
+
+    def _declare_scratch(self, s: str, axes: Axes) -> Place:
+        """Room [N, H, CHUNK, *axes] for the states of one stretch of tokens."""
+        pointer = self.name(f"{s}_scratch")
+        self.parameters.append(pointer)
+        self.call.append(f'scratch["{s}"]')
+        whole = " * ".join(self.entries(a) for a in axes) or "1"
+        place = f"{pointer} + ((sequence * H + head) * CHUNK + step) * ({whole})"
+        return Place(place, self.standard(axes, "1"))
+
+    def _out(self, name: str, n: int, body: Body) -> None:
+        """What becomes of an output of the program."""
+        kind, _, label = name.rpartition(":")
+        axes, code = self.program.body[n].axes, body.code(n)
+        if kind == "state" and label in self.what.carries:
             return
-        said = source[inst.line - 1].split("##")[0].strip()
-        if inst.line != self._line and not said.startswith("const "):
-            self._line = inst.line
-            lines.append(f"# {said}")
+        if kind in ("param", "last") and self.what.kind != "chunk":
+            self._accumulate("dfixed" if kind == "param" else "dlast", label, axes, code)
+            return
+        forward = {"": "y", "stored": "y", "kept": "kept"}
+        backward = {"input": "dx", "stored": "dx", "kept": "kept", "param": "dfixed"}
+        array = (backward if self.what.backward else forward)[kind]
+        place = self.place(array, label, axes)
+        guards = []
+        if array in ("dx", "dfixed"):
+            guards.append(f"{self._base(place)} is not None")
+        if kind == "kept" and n in self.program.loads(self.carried).values():
+            guards.append(f"{self._base(place)} is not None")
+            if self.by_token:
+                guards.append("step % CHUNK == 0")
+        self._store(self.each, place, axes, code, guards)
 
-    def _load(self, inst: Inst) -> Text:
-        kind, name = inst.value
-        if kind == "index":
-            return Text(f"tl.zeros([], FLOAT) + {name}", SUM)
-        strides = self._strides[name]
-        place, inside = self._place(strides[""], strides, inst.axes)
-        return Text(f"tl.load({place}{inside and f'{inside}, 0.0'}).to(FLOAT)")
+    @staticmethod
+    def _base(place: Place) -> str:
+        return place.pointer.partition(" ")[0]
 
-    def _place(self, pointer: str, strides: Mapping[str, str], axes: Axes) -> tuple[str, str]:
-        """Where a tile stands in memory, and the mask of its entries as a further argument."""
-        if not axes:
-            return pointer, ""
-        offset = self._formats.offset(strides, axes, {"t": "token"})
-        return f"{pointer} + {offset}", f", {self._formats.inside(axes, axes).code}"
+    def _accumulate(self, array: str, label: str, axes: Axes, code: str) -> None:
+        """A sum over the chunks of a sequence."""
+        total = self.name(f"{array}_{label}")
+        self.before.append(f"{total} = tl.zeros({self.shape(axes)}, FLOAT)")
+        self.each.append(f"{total} += {code}")
+        place = self.place(array, label, axes)
+        guards = [f"{self._base(place)} is not None"] if array == "dfixed" else []
+        self._store(self.after, place, axes, total, guards)
 
-    def _standard(self, axes: Axes) -> dict[str, str]:
-        """Strides of a contiguous state, or of an output, whose heads stand between tokens."""
-        strides, rest = {}, ""
-        for axis in reversed([a for a in axes if a != "t"]):
-            strides[axis] = rest or "1"
-            length = self._length(self.program.sizes[axis])
-            rest = f"{length} * {rest}" if rest else length
-        return {**strides, "t": f"H * {rest}" if rest else "H"}
-
-    def _begin(self, n: int, pointer: str) -> None:
-        """The state before the first chunk."""
-        axes, name = self.program.body[n].axes, self._variables[n]
-        place, inside = self._place(pointer, self._standard(axes), axes)
-        self.before.append(f"{name} = tl.zeros({self._formats.shape(axes)}, FLOAT)")
-        self.before.append("if STARTED:")
-        self.before.append(f"    {name} = tl.load({place}{inside and f'{inside}, 0.0'})")
-        self._texts[n] = Text(name)
-
-    def _store(self, lines: list[str], pointer: str, n: int) -> None:
+    def _store(
+        self, lines: list[str], place: Place, axes: Axes, code: str, guards: Iterable[str] = ()
+    ) -> None:
         """What every block of a split computes alike is stored by the first."""
-        axes = self.program.body[n].axes
-        place, inside = self._place(pointer, self._standard(axes), axes)
-        line = f"tl.store({place}, {self._texts[n].code}{inside})"
-        if self.launch.split and self.launch.split not in axes:
-            lines.append("if tl.program_id(1) == 0:")
-            line = f"    {line}"
-        lines.append(line)
+        address, inside = self.address(place, axes)
+        missing = any(a not in axes for a in self.what.split)
+        tests = [*guards, *(["tl.program_id(1) == 0"] if missing else [])]
+        for depth, test in enumerate(tests):
+            lines.append(f"{'    ' * depth}if {test}:")
+        lines.append(f"{'    ' * len(tests)}tl.store({address}, {code}{store_mask(inside)})")
+
+    def _scalars(self) -> None:
+        sizes = ["T", "H", *(["G"] if self.grouped else [])]
+        self.parameters.append(", ".join([*sizes, "cu", "firsts", "table", "position"]))
+        numbers = ", ".join(f"run.{size}" for size in sizes)
+        self.call.append(f"{numbers}, run.cu, run.firsts, run.table, run.position")
+        if self.by_token and not self.what.backward:
+            self.parameters.append("state_rows, INTO: tl.constexpr")
+            self.call.append("run.rows, run.into is not None")
+        constants = {name: f'n["{dim}"]' for dim, name in self.dims.items()}
+        constants |= {"CHUNK": "run.C"}
+        if not self.by_token:
+            constants["BT"] = "block(run.C, 16)"
+        constants |= self.blocks
+        constants |= {"FLOAT": "run.FLOAT", "PRECISION": "run.PRECISION"}
+        self.parameters += [f"{name}: tl.constexpr" for name in constants]
+        self.call += [f"{name}={value}" for name, value in constants.items()]

@@ -27,6 +27,7 @@ from lacc.spec.syntax import File
 if TYPE_CHECKING:
     from lacc.analysis.modes import Modes
     from lacc.analysis.plain import Plain
+    from lacc.runtime.contract import Signature
     from lacc.runtime.kernel import Kernel
     from lacc.static.build import Figures
     from lacc.tile.derive import Derived
@@ -146,7 +147,7 @@ def build_report(
     """What the kernels of a call of ``shape`` (B, T, H, maybe G and dims) take on an architecture,
     compiled and read off the binary; nothing runs. Raises LaccError, ValueError for sizes that the
     spec does not take."""
-    from lacc.backends.to_triton import public_name
+    from lacc.backends.torch_api import public_name
     from lacc.static.build import Refused, figures, lacking
 
     spec = load(given, overrides)
@@ -158,7 +159,7 @@ def build_report(
         raise LaccError([error("LA0702", None, name=target, reason=reason)])
     kernel = compile(spec, target, dtype=dtype, mode=mode, chunk=chunk)
     try:
-        return figures(kernel, public_name(spec), architecture, shape, dtype)
+        return figures(kernel, public_name(kernel.signature), architecture, shape, dtype)
     except Refused as refused:
         raise LaccError([_refused(spec, target, f"for {architecture}, {refused}")]) from None
 
@@ -221,8 +222,6 @@ def verify(
 
     spec = load(given, overrides)
     kernel = compile(spec, target)
-    if "step" in kernel.missing and kernel.missing["step"].code == "LA0703":
-        raise LaccError([kernel.missing["step"]])
     said = prepare(target)
     reference = kernel if target == "reference" else _reference(spec)
     scale = Scale(*TARGETS[target].lengths)
@@ -230,25 +229,24 @@ def verify(
     return verify(reference, [kernel], full=full, progress=progress, scale=scale, notes=notes)
 
 
-def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
-    """One NumPy file, loaded."""
-    from lacc.backends.to_numpy import public_name, to_numpy
-    from lacc.plan.choose import choose
+def _offered(
+    spec: Spec, target: str, derived: Derived, chunk: int | None
+) -> tuple[dict[str, Diagnostic], Signature]:
+    """The error of each mode that does not exist, and what callers see. Raises LaccError where
+    none does, or a chunk has too many tokens."""
     from lacc.runtime.contract import MODES
-    from lacc.runtime.kernel import Kernel, from_source
     from lacc.runtime.signature import signature
 
-    derived = analyse(spec)
     modes = ", ".join(mode for mode, obstacle in derived.modes.items() if obstacle is None)
     missing = {}
-    for mode_, obstacle in derived.modes.items():
+    for mode, obstacle in derived.modes.items():
         if obstacle is not None:
             span, why = obstacle.expr.span, obstacle.reason
             notes = [Note(obstacle.cure)] if obstacle.cure else []
-            values = {"variant": spec.name, "mode": mode_, "reason": why, "modes": modes}
-            missing[mode_] = (
+            values = {"variant": spec.name, "mode": mode, "reason": why, "modes": modes}
+            missing[mode] = (
                 error("LA0602", span, reason=why)
-                if mode_ == "step"
+                if mode == "step"
                 else error("LA0601", span, notes=notes, **values)
             )
     if chunk is not None and derived.longest is not None and chunk > derived.longest:
@@ -263,10 +261,20 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
         token, chunk_ = derived.modes["recurrent"], derived.modes["chunk"]
         assert token is not None and chunk_ is not None
         reasons = dict.fromkeys((token.reason, chunk_.reason))
-        raise LaccError([_refused(spec, "numpy", ", and ".join(reasons), chunk_.expr.span)])
-    plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk)
+        raise LaccError([_refused(spec, target, ", and ".join(reasons), chunk_.expr.span)])
     why_not = {m: obstacle.reason if obstacle else "" for m, obstacle in derived.modes.items()}
-    seen = signature(spec, {m: why_not.get(m, "") for m in MODES}, derived.longest)
+    return missing, signature(spec, {m: why_not.get(m, "") for m in MODES}, derived.longest)
+
+
+def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
+    """One NumPy file, loaded."""
+    from lacc.backends.to_numpy import public_name, to_numpy
+    from lacc.plan.choose import choose
+    from lacc.runtime.kernel import Kernel, from_source
+
+    derived = analyse(spec)
+    missing, seen = _offered(spec, "numpy", derived, chunk)
+    plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk)
     source = to_numpy(derived, plan, seen)
     return Kernel(
         spec,
@@ -289,31 +297,22 @@ def _refused(spec: Spec, target: str, reason: str, span: Span | None = None) -> 
 
 
 def _triton(spec: Spec, _: str, mode: str, chunk: int | None) -> Kernel:
-    """One file of torch and Triton, loaded when it is first called; the forward alone."""
-    from lacc.backends.to_triton import lacks, public_name, to_triton
-    from lacc.runtime.contract import MODES
+    """One file of torch and Triton, loaded when it is first called."""
+    from lacc.backends.to_triton import to_triton
+    from lacc.backends.torch_api import public_name
     from lacc.runtime.kernel import Kernel
-    from lacc.runtime.signature import signature
-    from lacc.runtime.torch_calls import forward, refusal
+    from lacc.runtime.torch_calls import functions
 
     derived = analyse(spec)
-    if reason := lacks(spec, derived):
-        obstacle = derived.modes["chunk"]
-        span = obstacle.expr.span if obstacle else None
-        raise LaccError([_refused(spec, "triton", reason, span)])
-    refused = {m: refusal("triton", f"mode {m}") for m in ("parallel", "recurrent")}
-    refused |= {what: refusal("triton", what) for what in ("step", "vjp")}
-    source = to_triton(spec, derived, chunk)
-
-    def no_vjp(*_: object, **__: object) -> None:
-        raise refused["vjp"]
-
+    missing, seen = _offered(spec, "triton", derived, chunk)
+    source = to_triton(derived, seen, chunk)
+    name = public_name(seen)
     return Kernel(
         spec,
         "triton",
-        signature(spec, {m: "it is not lowered yet" if m in refused else "" for m in MODES}),
-        (forward(public_name(spec), source, "triton"), no_vjp, no_vjp),
-        missing={what: why.diagnostics[0] for what, why in refused.items() if what != "vjp"},
+        seen,
+        functions((name, f"{name}_step", f"{name}_vjp"), source),
+        missing=missing,
         verify=partial(verify, spec, "triton"),
         source=source,
         mode=mode,
@@ -379,7 +378,7 @@ TARGETS = {
         Target("numpy", "one file of NumPy: forward, vjp, step", _numpy),
         Target(
             "triton",
-            "one file of torch and Triton: forward by chunks",
+            "one file of torch and Triton: forward, vjp, step",
             _triton,
             _torch_missing,
             _torch_prepare,

@@ -134,11 +134,6 @@ def test_the_field_holds_the_values_most_recent_last() -> None:
     assert np.allclose(early.u_past[0, 0, :2], 0.25)
 
 
-def test_the_first_slice_of_triton_says_that_it_lacks_delays() -> None:
-    with pytest.raises(LaccError, match="it reads u with a delay, which is not lowered yet"):
-        compile(load(CAUSAL["what was read a token ago"], {}), "triton")
-
-
 def test_a_report_speaks_of_what_the_spec_reads() -> None:
     said = describe(load(CAUSAL["a value of three tokens ago"], {}))
     assert "@2" not in said and "@3" not in said

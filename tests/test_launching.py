@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from backends.to_triton import free_axis
 from lacc import driver
 from lacc.plan.devices import DEVICES, device_named
 from lacc.runtime import launching
 from lacc.runtime.launching import Call, Launch, bucket, candidates, chunk_of, launch
 from lacc.spec.shapes import Size
 from lacc.tile.fit import Fit, lengths, registers
+from lacc.tile.free_axes import free_axes
 from lacc.tile.pad import fill_padding
 from lacc.tile.pressure import fit
 from lacc.tile.program import Program, Tiles
@@ -24,7 +24,7 @@ def fused(name: str) -> Fit:
     """The forward of an example in one kernel."""
     (only,) = driver.analyse(driver.load(f"examples/{name}.la")).passes
     program = fill_padding(only.forward)
-    return fit(program, free_axis(program))
+    return fit(program, next(iter(free_axes(program)), ""))
 
 
 def accumulate() -> Program:

@@ -42,13 +42,12 @@ ALSO = {
 LAZY = {"torch", "triton", "sympy", "jinja2", "networkx", "rich", "typer"}
 HOST = ("run", "arguments", "sequences", "exponents", "walk", "pull", "core", "operators", "direct")
 PASTED = {
-    "lacc/runtime/tensors.py",
     "lacc/runtime/triton_attention.py",
     "lacc/runtime/triton_attention_kernels.py",
     *(f"lacc/runtime/torch_{name}.py" for name in (*HOST, "public", "samplers")),
     *(
         f"lacc/runtime/triton_{name}.py"
-        for name in ("math", "axes", "scans", "decays", "pulls", "solves")
+        for name in ("math", "places", "rooms", "axes", "scans", "decays", "pulls", "solves")
     ),
 }
 """Modules that lacc never imports: their text stands in emitted files."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isinf
 
 from lacc.spec.model import Expr, Spec
 
@@ -97,3 +98,23 @@ def fewest_covering(edges: Collection[tuple[Hashable, Hashable]]) -> set[Hashabl
         matching = nx.bipartite.hopcroft_karp_matching(inside, left & part)
         cover |= nx.bipartite.to_vertex_cover(inside, matching, left & part)
     return cover
+
+
+def cheapest_cut(
+    edges: Mapping[tuple[Hashable, Hashable], float], source: Hashable, sink: Hashable
+) -> set[Hashable]:
+    """The nodes on the side of ``source`` where edges (from, to) -> capacity, which may be
+    infinite, are cut at the least sum so that nothing reaches ``sink``; empty where no edge ends
+    there."""
+    if not any(to == sink for _, to in edges):
+        return set()
+    import networkx as nx
+
+    graph: nx.DiGraph[Hashable] = nx.DiGraph()
+    for (a, b), capacity in edges.items():
+        if isinf(capacity):
+            graph.add_edge(a, b)
+        else:
+            graph.add_edge(a, b, capacity=round(capacity * 1024))
+    _, (near, _) = nx.minimum_cut(graph, source, sink)
+    return set(near)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,8 +18,6 @@ import numpy as np
 from lacc import interpreter
 from lacc.diagnostics import LaccError, Span, error
 from lacc.runtime.kernel import load
-
-ASKED = ("initial_state", "chunk")
 
 
 def missing() -> str:
@@ -63,7 +61,9 @@ def _cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def functions(names: Sequence[str], source: str) -> tuple[Callable[..., Any], ...]:
+def functions(
+    names: tuple[str, str, str], source: str
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """The functions called ``names`` of an emitted module: each takes arguments by name and the
     contract's keywords; with NumPy arrays among them it gives NumPy arrays."""
     loaded: dict[str, Any] = {}
@@ -86,7 +86,8 @@ def functions(names: Sequence[str], source: str) -> tuple[Callable[..., Any], ..
 
         return call
 
-    return tuple(map(by_name, names))
+    forward, step, vjp = map(by_name, names)
+    return forward, step, vjp
 
 
 def _pairs(x: Any, y: Any) -> Iterator[tuple[Any, Any]]:
@@ -97,21 +98,6 @@ def _pairs(x: Any, y: Any) -> Iterator[tuple[Any, Any]]:
         yield from ((x[key], y[key]) for key in x)
     elif x is not None:
         yield from zip(x, y)
-
-
-def forward(name: str, source: str, target: str) -> Callable[..., Any]:
-    """``forward(arguments, initial_state=, chunk=)`` of the function ``name``: (outputs, state)."""
-    (function,) = functions([name], source)
-
-    def call(arguments: Mapping[str, Any], **options: Any) -> Any:
-        asked = {key: options.pop(key) for key in ASKED if options.get(key) is not None}
-        options.pop("mode", None)
-        for option, value in options.items():
-            if value is not None and value is not False:
-                raise refusal(target, option)
-        return function(arguments, **asked)
-
-    return call
 
 
 def refusal(

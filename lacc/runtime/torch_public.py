@@ -85,6 +85,8 @@ class Host:
         for s in self.signature.states:
             x = state.get(s.name)
             x = None if x is None else tensor_of(f"{what}.{s.name}", x)
+            if s.role == "position" and what == "state_cotangent":
+                x = None
             if s.role == "position" and x is not None:
                 check_positions(f"{what}.{s.name}", x)
             found.append(x)

@@ -16,11 +16,11 @@ from lacc.runtime.contract import Value
 from lacc.runtime.passes import Rows
 from lacc.runtime.torch_arguments import Arguments
 from lacc.runtime.torch_exponents import scaled_states
-from lacc.runtime.torch_run import INTERPRETED, KEPT, Attention, Pass, Program, Run, Tensors
+from lacc.runtime.torch_run import KEPT, Attention, Pass, Program, Run, Tensors
 from lacc.runtime.torch_sequences import Sequences, by_heads, by_tokens
 
 # What products round to by the dtype of outputs.
-PRODUCTS = {torch.bfloat16: "bf16", torch.float16: "tf32"}
+PRODUCTS = {torch.bfloat16: "bf16", torch.float16: "tf32", torch.float32: "tf32x3"}
 
 
 def power_from(C: int, least: int = 16) -> int:
@@ -121,7 +121,7 @@ class Walk:
         args, sequences = self.args, self.sequences
         many, table, firsts = sequences.chunks(C)
         wide = args.dtype == torch.float64
-        rounded = "ieee" if wide or INTERPRETED else PRODUCTS.get(args.out_dtype, "ieee")
+        rounded = "ieee" if wide else PRODUCTS[args.out_dtype]
         return Run(
             B=sequences.B,
             T=sequences.T,

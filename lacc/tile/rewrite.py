@@ -256,3 +256,16 @@ def for_chunks(program: Program, carried: str) -> Program:
     for rewrite, _ in PIPELINE:
         program = rewrite(program, carried)
     return program
+
+
+WITHOUT_LOOPS = (free_carry_of_scans, rows_first, meet_once)
+"""Rewrites that kernels do without: scans go where the carry goes, and which gram meets which
+product is known when each kernel is (`meet_once` of its program)."""
+
+
+def for_kernels(program: Program, carried: str) -> Program:
+    """The program as targets with a kernel for each phase run it."""
+    for rewrite, _ in PIPELINE:
+        if rewrite not in WITHOUT_LOOPS:
+            program = rewrite(program, carried)
+    return program

@@ -20,7 +20,7 @@ from lacc.ir.graph import ordered_groups
 from lacc.tile.program import Program
 
 FIXED = -1
-VARYING = ("input", "stored", "cotangent", "state", "dstate")
+VARYING = ("input", "stored", "cotangent", "state", "dstate", "kept")
 
 
 def phases(program: Program, carried: str) -> tuple[tuple[int, ...], tuple[tuple[str, ...], ...]]:

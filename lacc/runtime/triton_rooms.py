@@ -1,0 +1,119 @@
+"""One run of the passes in, how its kernels are launched and room for what they give out.
+
+This module stands alone (torch and Triton only): its text is pasted into emitted Triton files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from math import inf
+from typing import Any
+
+import torch
+import triton
+
+from lacc.runtime.launching import Call, Launch, candidates, launch, seconds
+from lacc.tile.fit import Fit
+
+
+def block(size: int, least: int) -> int:
+    """Entries of a tile along an axis of ``size``: a power of two, at least ``least``."""
+    return max(least, int(triton.next_power_of_2(max(size, 1))))
+
+
+def strides(x: Any, count: int) -> tuple[int, ...]:
+    """The strides of a tensor that may not be there."""
+    return (0,) * count if x is None else x.stride()
+
+
+def token_room(run: Any, dtype: Any, *axes: int) -> torch.Tensor:
+    """[B, T, H, *axes], not filled."""
+    return torch.empty((run.B, run.T, run.H, *axes), dtype=dtype, device=run.device)
+
+
+def chunk_room(run: Any, dtype: Any, *axes: int) -> torch.Tensor:
+    """[chunks, H, *axes], not filled."""
+    return torch.empty((run.chunks, run.H, *axes), dtype=dtype, device=run.device)
+
+
+def state_room(run: Any, *axes: int) -> torch.Tensor:
+    """[N, H, *axes], not filled."""
+    return torch.empty((run.N, run.H, *axes), dtype=run.dtype, device=run.device)
+
+
+def scratch_room(run: Any, *axes: int) -> torch.Tensor:
+    """[N, H, C, *axes], not filled."""
+    return torch.empty((run.N, run.H, run.C, *axes), dtype=run.dtype, device=run.device)
+
+
+def rounded(run: Any) -> torch.dtype:
+    """The dtype of what only products take, which round it anyway."""
+    return torch.bfloat16 if run.PRECISION == "bf16" else run.dtype
+
+
+def gradient_room(run: Any, x: Any, level: str, *axes: int) -> torch.Tensor | None:
+    """[B, T, H, *axes] for the gradient of an argument: in its dtype where no more is added to it;
+    None where it is omitted."""
+    if x is None:
+        return None
+    return token_room(run, x.dtype if level == "head" else run.dtype, *axes)
+
+
+def partial_room(run: Any, x: Any, parts: int, *axes: int) -> torch.Tensor | None:
+    """[parts, H, *axes] for sums of the gradient of a param; None where it is omitted."""
+    if x is None:
+        return None
+    return torch.empty((parts, run.H, *axes), dtype=run.dtype, device=run.device)
+
+
+WAYS: dict[str, str] = {}
+"""Whether a forward runs "fused" or "split", by the name of its fused kernel; the plan's choice
+where it is not said."""
+
+
+def call_of(run: Any) -> Call:
+    """What the launches of a run depend on."""
+    element = torch.empty(0, dtype=run.out_dtype).element_size()
+    return Call(
+        tuple(sorted(run.dims.items())),
+        run.N,
+        run.H,
+        run.B * run.T,
+        block(run.C, 16),
+        run.chunks,
+        element,
+        run.PRECISION,
+        device_name(run.device),
+        run.sms,
+    )
+
+
+@cache
+def device_name(device: torch.device) -> str:
+    """The name of a device as profiles have it; "" where kernels are interpreted."""
+    if device.type != "cuda":
+        return ""
+    properties = torch.cuda.get_device_properties(device)
+    arch = getattr(properties, "gcnArchName", "").partition(":")[0]
+    return arch or f"sm_{properties.major}{properties.minor}"
+
+
+def configured(name: str, fit: Fit, run: Any) -> Launch:
+    """How a kernel is launched."""
+    return launch(name, fit, call_of(run))
+
+
+def in_one(name: str, one: Mapping[str, Fit], several: Mapping[str, Fit], run: Any) -> bool:
+    """Whether a forward takes one kernel: where it should take no longer than ``several``."""
+    if name in WAYS:
+        return WAYS[name] == "fused"
+    call = call_of(run)
+
+    def seconds_of(fits_: Mapping[str, Fit]) -> float:
+        each = [candidates(fit, call) for fit in fits_.values()]
+        if not all(each):
+            return inf
+        return sum(seconds(fit, call, found[0]) for fit, found in zip(fits_.values(), each))
+
+    return seconds_of(one) <= seconds_of(several)
