@@ -168,3 +168,4 @@ def test_programs_of_examples_mean_the_same(path: Any) -> None:
                 same(step, after, 5, 0, dims)
                 same(program, rewrite(program, carried), 5, 0, dims)
                 step = after
+            same(step, scheduled(bare_operands(step), ""), 5, 0, dims)

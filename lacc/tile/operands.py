@@ -9,6 +9,7 @@ rounded less, too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from lacc.tile.pressure import matrix_product
 from lacc.tile.program import Axes, Program, Tiles
@@ -57,7 +58,8 @@ def bare_operands(program: Program) -> Program:
             for x in factors:
                 moved[_place(f, inst.axes, found, at, x)].append(x)
         a, b = (times(f, value, moved[at]) for at, (value, _) in enumerate(found))
-        return times(f, f.arrange(f.contract(a, b, inst.value), inst.axes), moved[RESULT])
+        product = f.emit(replace(inst, ins=(a, b), name=""))
+        return times(f, product, moved[RESULT])
 
     return rebuild(program, rule)
 
