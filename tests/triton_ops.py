@@ -33,6 +33,7 @@ from lacc.backends.triton_text import DOTTED, WRITTEN_BY_KERNEL, Formats, result
 from lacc.ir.ops import OPS
 from lacc.spec.shapes import Size
 from lacc.tile.interp import interpret
+from lacc.tile.pad import KNOWN
 from lacc.tile.program import TIME, Axes, Program, Tiles, verify
 from lacc.tile.rewrite import meet_once, solve_by_inverse
 from lacc.tile.unroll import unroll
@@ -45,9 +46,9 @@ SETTINGS = (
     ({"K": 4, "V": 3}, 9, 16),
     ({"K": 20, "V": 17}, 41, 64),
 )
-"""Sizes, tokens that are there, tokens of a tile. The last is for what works on matrices and runs."""
+"""Sizes, tokens that are there, tokens of a tile; the last for what works on matrices and runs."""
 
-LARGE = {op for op in TILE_OPS if op in DOTTED or op.endswith("_pull")} | {
+LARGE = {op for op in KNOWN if op in DOTTED or op.endswith("_pull")} | {
     *("contract", "inverse", "matrix", "prefix", "suffix", "whole", "scan", "scan_back"),
     *("tropical", "chain_parts", "dense_solve", "fold", "concat"),
 }
