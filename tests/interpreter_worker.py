@@ -265,16 +265,18 @@ def expressions(out, i, f, d, n, FLAG: tl.constexpr):
     tl.store(out + 12 + r, tl.where((a > 1) & (b <= c), b, -1.5))
     tl.store(out + 16 + r, tl.sum(b[:, None] * c[None, :] - s, 1))
     tl.store(out + 20 + r, (a // 2) % 3 + (5 - a) + (a.to(tl.int64) - n) + 2.5)
+    a64 = a.to(tl.int64) * n + (a ^ 3) - (a >> 1) + c.to(tl.int32) * (a < a.to(tl.int64) + 1)
+    tl.store(out + 36 + r, a64 + (b < c) + (n * b).to(tl.float64))
     tl.store(out + 24 + r, tl.maximum(b, 0.25) * s + (s == s).to(tl.float32) + (b != b))
     tl.store(out + 28 + r, tl.cumsum(b, 0, reverse=True) + tl.max(c, 0) + (b > 2.5))
     tl.store(out + 32 + r, 2 * s + n * 1.5 + tl.exp2(b) + tl.cdiv(n, 2) + tl.minimum(a, k))
     if FLAG:
-        tl.store(out + 36 + r, tl.flip(b) + tl.trans(b[:, None] + b[None, :]).reshape(16).sum(0))
+        tl.store(out + 40 + r, tl.flip(b) + tl.trans(b[:, None] + b[None, :]).reshape(16).sum(0))
 
 
 def values() -> list[float]:
     """All expressions on fixed numbers."""
-    out = torch.zeros(40, dtype=torch.float64)
+    out = torch.zeros(44, dtype=torch.float64)
     i = torch.tensor([0, 1, 5, -7], dtype=torch.int32)
     f = torch.tensor([0.1, -2.5, 3.25, 1e-3], dtype=torch.float32)
     d = torch.tensor([1.1, 2.5, -0.3, 1e3], dtype=torch.float64)

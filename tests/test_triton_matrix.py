@@ -53,9 +53,10 @@ def classes(path: Path) -> set[str]:
     return {" ".join(re.split(r"(?<!,) ", part.strip(), maxsplit=1)[1:]) for part in parts}
 
 
-@pytest.mark.parametrize("name", triton_cases.CASES)
-def test_interpreted_kernels_are_the_recurrence(name: str) -> None:
-    found = work("some", name)
+@pytest.mark.parametrize("first", (0, 1))
+def test_interpreted_kernels_are_the_recurrence(first: int) -> None:
+    """Half of the cases in one process."""
+    found = work("some", *list(triton_cases.CASES)[first::2])
     assert found
     assert not {case: said for case, said in found.items() if said}
 

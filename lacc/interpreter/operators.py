@@ -22,12 +22,15 @@ COMPARISONS: dict[str, Any] = {
     "eq": np.equal,
     "ne": np.not_equal,
 }
-LOGIC: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or}
+LOGIC: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 NUMBERS = {"fp32": np.float32, "fp64": np.float64, "int32": np.int32, "int64": np.int64}
 FLOATS, INTEGERS = {"fp32", "fp64"}, {"int32", "int64"}
 PLAIN = {"fp16", "bf16", *NUMBERS}
 """dtypes by Triton's names: those that a number joins, and those that are one numpy dtype."""
+
+WIDER = {("int32", "int64"): "int64", ("fp32", "fp64"): "fp64"}
+"""What two plain dtypes promote to, in numpy as in Triton."""
 
 
 def install(interpreter: Any, tl: Any) -> None:
@@ -42,6 +45,7 @@ def install(interpreter: Any, tl: Any) -> None:
         tiles.install(f"__{name}__", ufunc, PLAIN, tl.int1)
     for name, ufunc in LOGIC.items():
         tiles.install(f"__{name}__", ufunc, {"int1", *INTEGERS}, None)
+    tiles.install("__rshift__", np.right_shift, INTEGERS, None)
     tiles.install_selections()
 
 
@@ -79,8 +83,16 @@ class Tiles:
     def __init__(self, interpreter: Any, tl: Any) -> None:
         self.block_type = tl.block_type
         self.Tensor, self.Handle = tl.tensor, interpreter.TensorHandle
-        self.semantic = interpreter.interpreter_semantic
+        self.semantic, self.numpy_dtype = (
+            interpreter.interpreter_semantic,
+            interpreter._get_np_dtype,
+        )
         self.made: dict[Any, dict[str, Any]] = {}
+        self.wider = {
+            pair: getattr(tl, wide.replace("fp", "float"))
+            for (a, b), wide in WIDER.items()
+            for pair in ((a, b), (b, a))
+        }
 
     def tensor(self, data: Any, dtype: Any, block: bool) -> Any:
         """A tensor of an array; scalars are arrays of one entry."""
@@ -161,13 +173,18 @@ class Tiles:
         """An operator on two tensors of one of ``dtypes``, or on one and a number."""
         Tensor, adds, slow = self.Tensor, ufunc is np.add, getattr(self.Tensor, name)
         tensor, agree, number, moved = self.tensor, self.agree, self.number, self.moved
+        wider = self.wider if dtypes is PLAIN else {}
 
         def method(self: Any, other: Any) -> Any:
             if type(other) is Tensor:
                 x, y = self.dtype, other.dtype
-                if x is y and x.name in dtypes and agree(self, other):
+                if x is y:
+                    common = x if x.name in dtypes else None
+                else:
+                    common = wider.get((x.name, y.name))
+                if common is not None and agree(self, other):
                     data = ufunc(self.handle.data, other.handle.data)
-                    return tensor(data, result or x, self.is_block or other.is_block)
+                    return tensor(data, result or common, self.is_block or other.is_block)
                 if adds and x.is_ptr() and y.name in INTEGERS and agree(self, other):
                     return moved(self, other)
             elif (y := number(self, other)) is not None:
@@ -188,10 +205,12 @@ class Tiles:
         setattr(self.Tensor, name, method)
 
     def install_selections(self) -> None:
-        """New axes, broadcasting and `where`."""
+        """New axes, broadcasting, casts and `where`."""
         Tensor, semantic = self.Tensor, self.semantic
-        stock_getitem, stock_where = Tensor.__getitem__, semantic.where
+        stock_getitem = Tensor.__getitem__
+        stock_cast, stock_where = semantic.cast, semantic.where
         tensor, entries, whole = self.tensor, self.entries, self.whole
+        numpy_dtype = self.numpy_dtype
 
         def getitem(self: Any, places: Any) -> Any:
             if type(places) is tuple and self.is_block:
@@ -211,6 +230,14 @@ class Tiles:
                 shape = a if x.is_block else b
             return whole(x, shape), whole(y, shape)
 
+        def cast(x: Any, to: Any, rounding: Any = None) -> Any:
+            source, target = x.dtype, to.scalar
+            if source is target:
+                return x
+            if rounding is None and source.name in PLAIN and target.name in PLAIN:
+                return tensor(x.handle.data.astype(numpy_dtype(target)), target, x.is_block)
+            return stock_cast(x, to, rounding)
+
         def where(condition: Any, x: Any, y: Any) -> Any:
             like = x if type(x) is Tensor else y
             tensors = [z for z in (condition, x, y) if type(z) is Tensor]
@@ -223,4 +250,4 @@ class Tiles:
             return stock_where(condition, x, y)
 
         Tensor.__getitem__ = getitem
-        semantic.broadcast_impl_value, semantic.where = broadcast, where
+        semantic.broadcast_impl_value, semantic.cast, semantic.where = broadcast, cast, where
