@@ -10,7 +10,6 @@ import torch
 
 from lacc.backends.base import call_code, tuple_text
 from lacc.backends.torch_api import (
-    MODULES,
     api_text,
     attention_entry,
     host_functions,
@@ -25,6 +24,9 @@ from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived, Pair
 from lacc.tile.interp import interpret
 from lacc.tile.program import Program
+
+FILL = float("nan")
+"""What stands where a pass writes nothing."""
 
 
 def emitted(derived: Derived, signature: Signature, chunk: int = 16) -> tuple[str, dict[str, Any]]:
@@ -68,7 +70,7 @@ def by_heads(program: Program, loads: Any, run: Any, tokens: int) -> dict[str, A
         }
         outs = interpret(program, one, run.dims, tokens, dtype)
         shapes = {n: tuple(sizes[a] for a in program.body[i].axes) for n, i in program.outs.items()}
-        parts.append({n: np.broadcast_to(y, shapes[n]) for n, y in outs.items()})
+        parts.append({n: np.broadcast_to(y, shapes[n]).astype(dtype) for n, y in outs.items()})
     return {name: np.stack([part[name] for part in parts])[None] for name in program.outs}
 
 
@@ -186,7 +188,7 @@ class StandIn:
         for out in self.outputs:
             name = out.removeprefix("stored:")
             shape = (run.B, run.T, run.H, *self.shape(program, out, run))
-            values[name] = torch.full(shape, float("nan"), dtype=run.dtype, device=run.device)
+            values[name] = torch.full(shape, FILL, dtype=run.dtype, device=run.device)
         shapes = {n: (run.N, run.H, *s) for n, s in sizes.items()}
         finals = {n: dt.new_zeros(shape, device=run.device) for n, shape in shapes.items()}
         kept = []
@@ -399,6 +401,3 @@ def loaded(spec: Spec, signature: Signature, chunk: int = 16) -> dict[str, Any]:
     module.__dict__.update(given)
     exec(compile(text, f"<{spec.ascii}>", "exec"), module.__dict__)
     return module.__dict__
-
-
-__all__ = ["MODULES", "emitted", "loaded"]

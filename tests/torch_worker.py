@@ -2,6 +2,10 @@
 the interpreter of tile programs, against the NumPy kernels; what differs most, as JSON.
 
     TRITON_INTERPRET=1 python torch_worker.py agree gla mamba2 ...    {variant: {check: error}}
+    TRITON_INTERPRET=1 python torch_worker.py refused                 {bad call: [NumPy's, ours]}
+    TRITON_INTERPRET=1 python torch_worker.py operators gla ...       {variant: {check: result}}
+    TRITON_INTERPRET=1 python torch_worker.py surface                 {what a caller sees: value}
+    python torch_worker.py compiled                                   the error without a GPU
 """
 
 from __future__ import annotations
@@ -9,12 +13,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch_standin
 from torch_standin import loaded
 
 import lacc
@@ -267,9 +272,158 @@ def steps(both: Both) -> Iterator[tuple[str, float]]:
     yield "step", worst
 
 
+def said(call: Any) -> str:
+    """The error of a call, as text."""
+    try:
+        call()
+    except (TypeError, ValueError, RuntimeError) as e:
+        return f"{type(e).__name__}: {e}"
+    return "no error"
+
+
+def refused() -> dict[str, list[str]]:
+    """Calls that must be refused: what NumPy says, and what the torch host says."""
+    both = Both("gla")
+    x, one = both.arguments(2, 9), both.arguments(1, 9)
+    token = {name: y[:, 0] for name, y in x.items()}
+    (s,) = both.numpy(**x)[1]
+    bad: dict[str, tuple[str, dict[str, Any]]] = {
+        "rank": ("call", {**x, "q": x["q"][0]}),
+        "dim": ("call", {**x, "k": x["k"][..., :-1]}),
+        "tokens": ("call", {**x, "k": x["k"][:, :-1]}),
+        "heads": ("call", {**x, "v": x["v"][:, :, :1]}),
+        "dtype": ("call", {**x, "q": x["q"].astype(np.int64)}),
+        "missing": ("call", {**x, "q": None}),
+        "mode": ("call", {**x, "mode": "fast"}),
+        "chunk": ("call", {**x, "chunk": 0}),
+        "chunk of a mode": ("call", {**x, "chunk": 4, "mode": "parallel"}),
+        "cu falls": ("call", {**one, "cu_seqlens": np.array([0, 5, 3, 9])}),
+        "cu short": ("call", {**one, "cu_seqlens": np.array([0, 5])}),
+        "cu late": ("call", {**one, "cu_seqlens": np.array([1, 9])}),
+        "cu floats": ("call", {**one, "cu_seqlens": np.array([0.0, 9.0])}),
+        "cu of rows": ("call", {**x, "cu_seqlens": np.array([0, 9])}),
+        "valid dtype": ("call", {**x, "valid": np.ones((2, 9), int)}),
+        "valid shape": ("call", {**x, "valid": np.ones((2, 8), bool)}),
+        "state shape": ("call", {**x, "initial_state": s[:1]}),
+        "state name": ("call", {**x, "initial_state": {"Z": s}}),
+        "state tuple": ("call", {**x, "initial_state": (s, s)}),
+        "state type": ("call", {**x, "initial_state": 3.0}),
+        "cotangent": ("vjp", {**x, "cotangent": x["v"][:1]}),
+        "state cotangent": ("vjp", {**x, "state_cotangent": s[:1]}),
+        "promise": ("call", {**x, "g": np.abs(x["g"]) + 1, "debug": True}),
+        "step rank": ("step", x),
+        "rows twice": ("step", {**token, "state": s, "state_indices": np.array([0, 0])}),
+        "rows beyond": ("step", {**token, "state": s, "state_indices": np.array([0, 7])}),
+        "rows shape": ("step", {**token, "state": s, "state_indices": np.array([0])}),
+    }
+    ours = {"call": both.call, "step": both.step, "vjp": both.vjp}
+    theirs = {"call": both.numpy, "step": both.numpy.step, "vjp": both.numpy.vjp}
+    return {
+        name: [said(partial(theirs[of], **given)), said(partial(ours[of], **tensors(given)))]
+        for name, (of, given) in bad.items()
+    }
+
+
+def operators(given: str) -> dict[str, Any]:
+    """What `torch.library.opcheck` says of the operators, and `torch.compile` beside eager."""
+    torch_standin.FILL = 0.0  # it compares what stands behind the last valid token too
+    both = Both(given)
+    x = {n: y.requires_grad_() for n, y in tensors(both.arguments(1, 7)).items()}
+    arguments = [x.get(a.name) for a in both.signature.arguments]
+    state = both.call(**tensors(both.arguments(1, 7)))[1]
+    none = [None] * len(state)
+    begun = none if both.signature.no_initial else list(state)
+    valid = torch.tensor([[True, True, False, True, False, True, True]])
+    found: dict[str, Any] = {}
+    for name, fields, cu, mask in (
+        ("dense", begun, None, None),
+        ("packed", none, torch.tensor([0, 3, 3, 7]), None),
+        ("masked", none, None, valid),
+    ):
+        call = (*arguments, *fields, cu, mask, "auto", 0, True, None, False)
+        checked = torch.library.opcheck(both.module["HOST"].operators.forward, call)
+        found[name] = sorted(set(checked.values()))
+
+    def total(**x: Any) -> Any:
+        outputs, state = both.call(**x)
+        return sum(y.sum() for y in (*flat(outputs), *state) if y.is_floating_point())
+
+    for way in ("static", "dynamic"):
+        compiled = torch.compile(
+            total, fullgraph=True, backend="aot_eager", dynamic=way == "dynamic"
+        )
+        pairs = []
+        for function in (total, compiled):
+            y = {n: y.detach().clone().requires_grad_() for n, y in x.items()}
+            value = function(**y)
+            value.backward()
+            pairs.append([value.detach(), *(y[n].grad for n in sorted(y) if y[n].grad is not None)])
+        found[f"compiled {way}"] = max(float((a - b).abs().max()) for a, b in zip(*pairs))
+    return found
+
+
+def surface() -> dict[str, Any]:
+    """What a caller sees beside numbers."""
+    both = Both("gla")
+    x = tensors(both.arguments(2, 9))
+    leaves = {n: y.clone().requires_grad_() for n, y in x.items()}
+    found: dict[str, Any] = {"no gradient": both.call(**x)[0].grad_fn is None}
+    o, _ = both.call(**leaves)
+    first = torch.autograd.grad(o.sum(), leaves["q"], create_graph=True)[0]
+    found["double backward"] = said(lambda: first.sum().backward())
+    found["parallel"] = said(partial(both.call, **tensors(both.arguments(1, 200)), mode="parallel"))
+    found["arrays"] = said(partial(both.call, **both.arguments(1, 2)))
+    low = {n: y.to(torch.float32 if n == "g" else torch.bfloat16) for n, y in x.items()}
+    o, state = both.call(**low, state_dtype=torch.bfloat16)
+    grads = both.vjp(**low, cotangent=o)
+    found["dtypes"] = [str(y.dtype) for y in (o, state.S, grads["q"], grads["g"])]
+    small = [x[n][:1, :3].clone().requires_grad_() for n in ("q", "k", "v", "g")]
+    begun = torch.randn(1, 2, 6, 5, dtype=torch.float64).requires_grad_()
+
+    def call(*given: Any) -> Any:
+        o, state = both.call(*given[:4], initial_state=given[4])
+        return o, state.S
+
+    found["gradcheck"] = torch.autograd.gradcheck(call, (*small, begun))
+    token = {n: y[:, 0] for n, y in leaves.items()}
+    o, state = both.step(**token, state=torch.zeros(2, 2, 6, 5, dtype=torch.float64))
+    found["step gradient"] = o.requires_grad and state.S.requires_grad
+    again = loaded(both.spec, both.signature)["HOST"].operators.forward
+    names = [again._qualname, both.module["HOST"].operators.forward._qualname]
+    found["loaded twice"] = names[0] != names[1] and names[0].startswith("lacc_")
+    cu = torch.tensor([0, 4, 9])
+    one = tensors(both.arguments(1, 9))
+    both.call(**one, cu_seqlens=cu)
+    known = both.module["CHECKED"][cu]
+    both.call(**one, cu_seqlens=cu)
+    kept = both.module["CHECKED"][cu] is known
+    cu[1] = 5
+    both.call(**one, cu_seqlens=cu)
+    found["cu read once"] = kept and both.module["CHECKED"][cu].ends == [0, 5, 9]
+    drawing = Both("performer")
+    given = tensors(drawing.arguments(1, 5))
+    given = {n: y for n, y in given.items() if n not in drawing.drawn()}
+    found["draws"] = torch.equal(drawing.call(**given)[0], drawing.call(**given)[0])
+    return found
+
+
+def compiled() -> str:
+    """What a call of tensors on the CPU says where kernels are compiled."""
+    both = Both("gla")
+    x = {n: y.float() for n, y in tensors(both.arguments(1, 3)).items()}
+    return said(partial(both.call, **x))
+
+
 def main(what: str, *names: str) -> None:
-    if what == "agree":
-        print(json.dumps({name: dict(checks(name)) for name in names}))
+    found: Any
+    match what:
+        case "agree":
+            found = {name: dict(checks(name)) for name in names}
+        case "operators":
+            found = {name: operators(name) for name in names}
+        case _:
+            found = {"refused": refused, "surface": surface, "compiled": compiled}[what]()
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

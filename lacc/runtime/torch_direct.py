@@ -6,7 +6,7 @@ This module stands alone (torch and Triton only): its text is pasted into emitte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,7 @@ class Direct:
         self.outputs = [o.name for o in signature.outputs]
         self.seen: dict[Any, Run] = {}
 
-    def key(self, tensors: Sequence[Any], states: Sequence[Any], rows: Any) -> Any:
+    def key(self, tensors: Iterable[Any], states: Iterable[Any], rows: Any) -> Any:
         """What decides whether a call of these tensors is right; None where it must go the long
         way, as gradients are asked for or a state is not contiguous. ``states`` are those read,
         then those written."""
@@ -45,19 +45,19 @@ class Direct:
         for x in tensors:
             if x is None:
                 key.append(None)
-            elif grads and x.requires_grad:
+            elif not isinstance(x, torch.Tensor) or (grads and x.requires_grad):
                 return None
             else:
-                key += (x.shape, x.dtype, x.device)
+                key += (x.shape, x.dtype, x.get_device())
         for x in states:
             if x is None:
                 key.append(None)
             elif (grads and x.requires_grad) or not x.is_contiguous():
                 return None
             else:
-                key += (x.shape, x.dtype, x.device)
+                key += (x.shape, x.dtype, x.get_device())
         if rows is not None:
-            key += (rows.shape, rows.dtype, rows.device)
+            key += (rows.shape, rows.dtype, rows.get_device())
         return tuple(key)
 
     def remember(self, key: Any, run: Run) -> None:
@@ -68,9 +68,9 @@ class Direct:
     def run(
         self,
         run: Run,
-        x: dict[str, Any],
-        states: Sequence[Any],
-        into: Sequence[Any] | None,
+        x: Mapping[str, Any],
+        states: Iterable[Any],
+        into: Iterable[Any] | None,
         rows: Any,
     ) -> tuple[list[Any], Any]:
         """Outputs [B, H, *axes], and the new states by name (those of ``into``)."""
@@ -82,6 +82,6 @@ class Direct:
             taken[name] = None if y is None else y.unsqueeze(1)
         if rows is not None or into is not None:
             target = None if into is None else dict(zip(self.states, into))
-            run = replace(run, rows=rows, into=target)
+            run = run.placed(rows, target)
         values, finals, _ = token.forward(taken, dict(zip(self.states, states)), {}, run, False)
         return [values[name].select(1, 0) for name in self.outputs], finals

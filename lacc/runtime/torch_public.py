@@ -49,7 +49,7 @@ class Host:
         self.declared = [s.name for s in signature.states if s.role == "state"]
         self.State = record(f"{signature.name}_state", self.fields)
         self.Outputs = record(f"{signature.name}_outputs", tuple(o.name for o in signature.outputs))
-        self.direct = Direct(signature, program)
+        self.direct, self.counts = Direct(signature, program), program.counts
 
     # ---- what a caller gives
 
@@ -69,6 +69,11 @@ class Host:
         names = self.fields
         if state is None:
             return [None] * len(names)
+        if type(state) is self.State and not self.counts:
+            for name, x in zip(names, state):
+                if not isinstance(x, torch.Tensor) and x is not None:
+                    tensor_of(f"{what}.{name}", x)
+            return list(state)
         if isinstance(state, torch.Tensor) and len(self.declared) == 1:
             state = {self.declared[0]: state}
         elif isinstance(state, tuple):
@@ -175,9 +180,8 @@ class Host:
         ``debug``."""
         key, direct = None, self.direct
         if direct.possible and not (debug or state_dtype or torch.compiler.is_compiling()):
-            tensors = self.arguments(arguments, step=True)
             given, target = self.state("state", state), self.state("out", out)
-            key = direct.key(tensors, (*given, *target), state_indices)
+            key = direct.key(arguments.values(), (*given, *target), state_indices)
             run = direct.seen.get(key)
             if run is not None:
                 if state_indices is not None and state_indices.device.type == "cpu":
@@ -224,7 +228,8 @@ class Host:
             return None
         size = walk.args.sizes["#B"]
         if not isinstance(rows, torch.Tensor) or rows.dtype not in WHOLE or rows.shape != (size,):
-            got = f"{rows.dtype} {tuple(rows.shape)}" if isinstance(rows, torch.Tensor) else rows
+            tensor = isinstance(rows, torch.Tensor)
+            got = f"{name_of(rows.dtype)} {tuple(rows.shape)}" if tensor else type(rows)
             raise TypeError(f"state_indices: expected integers [B] = [{size}], got {got}")
         walk.args.placed("state_indices", rows)
         if rows.device.type == "cpu" or debug:

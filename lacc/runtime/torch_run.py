@@ -69,6 +69,12 @@ class Run:
     into: Any = None
     dry: bool = False
 
+    def placed(self, rows: Any, into: Any) -> Run:
+        """The same with ``rows`` and ``into``, in less time than `dataclasses.replace`."""
+        run = Run.__new__(Run)
+        run.__dict__.update(self.__dict__, rows=rows, into=into)
+        return run
+
 
 @dataclass(frozen=True)
 class Pass:

@@ -8,44 +8,63 @@ Sizes never depend on what tensors hold, so that nothing waits for the device bu
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from lacc.runtime.torch_arguments import WHOLE
-
-# The numbers of every ``cu_seqlens`` that was checked, with its version and T.
-BOUNDS: Any = WeakIdKeyDictionary()
+from lacc.runtime.torch_arguments import WHOLE, name_of
 
 
-def bounds_of(cu: Any, T: int) -> list[int]:
-    """The numbers of ``cu_seqlens``, which must rise from 0 to T. One that was checked before is
+@dataclass
+class Bounds:
+    """A ``cu_seqlens`` that was checked: its version then, T, its numbers (None: while a CUDA graph
+    was captured, where it cannot be read), where the kernels take it from, and the tables of chunks
+    by their length."""
+
+    version: int | None
+    T: int
+    ends: list[int] | None
+    cu: Any
+    tables: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+
+
+CHECKED: Any = WeakIdKeyDictionary()
+
+
+def bounds_of(cu: Any, T: int, device: Any) -> Bounds:
+    """What is known of ``cu_seqlens``, which must rise from 0 to T. One that was checked before is
     not read again."""
     version = None if cu.is_inference() else cu._version
-    known = BOUNDS.get(cu)
-    if known is not None and version is not None and known[:2] == (version, T):
-        found: list[int] = known[2]
-        return found
+    known: Bounds | None = CHECKED.get(cu)
+    now = (version, T, device)
+    if known is not None and (known.version, known.T, known.cu.device) == now:
+        return known
+    moved = cu.detach().to(device, torch.int64, non_blocking=True)  # not the key itself
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return Bounds(None, T, None, moved)
     ends: list[int] = cu.tolist()
     if not ends or ends[0] != 0 or ends[-1] != T or ends != sorted(ends):
         raise ValueError(f"cu_seqlens: expected to rise from 0 to T = {T}, got {ends}")
-    BOUNDS[cu] = (version, T, ends)
-    return ends
+    known = Bounds(version, T, ends, moved)
+    if version is not None:
+        CHECKED[cu] = known
+    return known
 
 
 def check_sequences(B: int, T: int, cu: Any, valid: Any, device: Any) -> None:
     """Raises where ``cu_seqlens`` or ``valid`` are not of the form that they should have."""
     if valid is not None:
         if valid.dtype != torch.bool:
-            raise TypeError(f"valid: expected a bool array [B, T], got {valid.dtype}")
+            raise TypeError(f"valid: expected a bool array [B, T], got {name_of(valid.dtype)}")
         if tuple(valid.shape) != (B, T):
             raise ValueError(f"valid: expected [B, T] = [{B}, {T}], got {tuple(valid.shape)}")
         if valid.device != device:
             raise ValueError(f"valid: expected one on {device}, got one on {valid.device}")
     if cu is not None:
         if cu.ndim != 1 or cu.dtype not in WHOLE:
-            got = f"{cu.dtype} {tuple(cu.shape)}"
+            got = f"{name_of(cu.dtype)} {tuple(cu.shape)}"
             raise TypeError(f"cu_seqlens: expected integers [N + 1], got {got}")
         if cu.device.type != "cpu" and cu.device != device:
             raise ValueError(f"cu_seqlens: expected one on {device}, got one on {cu.device}")
@@ -65,20 +84,21 @@ class Sequences:
         self.B, self.T, self.N = B, T, B
         self.cu: Any = None
         self.order: Any = None
-        self.bounds: list[int] | None = None
-        if cu is not None:
-            self.N = cu.shape[0] - 1
-            capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-            if not dry and not capturing:
-                self.bounds = bounds_of(cu, T)
-            self.cu = cu.to(device, torch.int64, non_blocking=True)
+        self.ends: list[int] | None = None
+        self.tables: dict[int, tuple[Any, Any]] = {}
+        if cu is not None and dry:
+            self.N, self.cu = cu.shape[0] - 1, cu.to(device, torch.int64)
+        elif cu is not None:
+            bounds = bounds_of(cu, T, device)
+            self.N, self.cu = cu.shape[0] - 1, bounds.cu
+            self.ends, self.tables = bounds.ends, bounds.tables
         if valid is not None:
             self.B, self.T = 1, B * T
             flat = valid.reshape(-1)
             self.order = torch.argsort(flat, descending=True, stable=True)
             count = torch.cat([flat.new_zeros(1, dtype=torch.int64), flat.cumsum(0)])
             starts = torch.arange(B + 1, device=device) * T if self.cu is None else self.cu
-            self.cu, self.bounds = count[starts], None
+            self.cu, self.ends, self.tables = count[starts], None, {}
             self.place, self.flat = (count[1:] - 1).clamp(min=0), flat
         self._local: Any = None
 
@@ -100,12 +120,14 @@ class Sequences:
         if self.cu is None:
             return self.B * -(-self.T // C), None, None
         many = (self.T + self.N * (C - 1)) // C
-        each = -(-self.lengths() // C)
-        firsts = torch.cat([each.new_zeros(1), each.cumsum(0)])
-        number = torch.arange(many, device=self.device)
-        n = torch.searchsorted(firsts[1:], number, right=True).clamp(max=max(self.N - 1, 0))
-        table = torch.stack([n, number - firsts[n]], 1)
-        return many, table.to(torch.int32), firsts.to(torch.int32)
+        if C not in self.tables:
+            each = -(-self.lengths() // C)
+            firsts = torch.cat([each.new_zeros(1), each.cumsum(0)])
+            number = torch.arange(many, device=self.device)
+            n = torch.searchsorted(firsts[1:], number, right=True).clamp(max=max(self.N - 1, 0))
+            table = torch.stack([n, number - firsts[n]], 1)
+            self.tables[C] = table.to(torch.int32), firsts.to(torch.int32)
+        return many, *self.tables[C]
 
     def lengths(self) -> Any:
         """Tokens of each sequence, [N]."""
@@ -120,8 +142,8 @@ class Sequences:
         if self.dry:
             size: Any = torch.library.get_ctx().new_dynamic_size()
             return size  # type: ignore[no-any-return]
-        if self.bounds is not None:
-            return max((b - a for a, b in zip(self.bounds, self.bounds[1:])), default=0)
+        if self.ends is not None:
+            return max((b - a for a, b in zip(self.ends, self.ends[1:])), default=0)
         return int(self.lengths().max()) if self.N else 0
 
     def local(self) -> tuple[Any, Any]:
@@ -233,10 +255,8 @@ class Sequences:
         r = back[None] - self.lengths()[:, None] + length + more  # the row of each earlier value
         there = ((r >= 0) & (r < length)).reshape(*r.shape, *rest)
         n = torch.arange(self.N, device=self.device)[:, None].expand_as(r)
-        if not length:
-            found = d.new_zeros(*r.shape, *d.shape[2:])
-        else:
-            found = torch.where(there, d[n, r.clamp(0, length - 1)], 0)
+        d = torch.cat([d.new_zeros(self.N, 1, *d.shape[2:]), d], 1)
+        found = torch.where(there, d[n, (r + 1).clamp(0, length)], 0)
         return found[:, :past], found[:, past] if more else None
 
 
