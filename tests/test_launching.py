@@ -9,7 +9,7 @@ import pytest
 from lacc import driver
 from lacc.plan.devices import DEVICES, device_named
 from lacc.runtime import launching
-from lacc.runtime.launching import Call, Launch, bucket, candidates, chunk_of, launch
+from lacc.runtime.launching import Call, Launch, bucket, candidates, chunk_of, launch, spilling
 from lacc.spec.shapes import Size
 from lacc.tile.fit import Fit, lengths, registers
 from lacc.tile.free_axes import free_axes
@@ -54,7 +54,7 @@ def test_a_chunk_kernel_loads_its_states() -> None:
     assert (1.0, ("/", "K")) in found.stores
 
 
-@pytest.mark.parametrize("name", ["simple_gla", "gla", "gated_deltanet"])
+@pytest.mark.parametrize("name", ["simple_gla", "gla", "retnet"])
 def test_few_candidates_that_all_fit(name: str) -> None:
     """At most ten, in the same order every time."""
     found = fused(name)
@@ -64,6 +64,17 @@ def test_few_candidates_that_all_fit(name: str) -> None:
     device = launching.device_of(call)
     assert all(launching.fits(found, call, x, device) for x in each)
     assert launch(name, found, call) == each[0]
+
+
+def test_what_fits_nowhere_spills_the_least() -> None:
+    """Up to a limit, rather than be refused."""
+    found, call = fused("gated_deltanet"), replace(CALL, dims=(("K", 128), ("V", 128)), chunk=64)
+    assert not candidates(found, call)
+    first, *others = spilling(found, call)
+    device = launching.device_of(call)
+    least = launching.needs(found, call, first, device)[0]
+    assert all(least <= launching.needs(found, call, x, device)[0] for x in others)
+    assert launch("gated_deltanet", found, call) == first
 
 
 def test_the_error_names_sizes_and_the_limit() -> None:

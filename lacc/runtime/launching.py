@@ -13,7 +13,7 @@ time that they should take; `TUNED` is asked first. `chunk_of` chooses the token
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from lacc.plan.devices import Device, device_named
@@ -23,6 +23,8 @@ CANDIDATES = 10
 BLOCKS = (16, 32, 64, 128)
 WARPS = (4, 8, 2, 1, 16)
 CHUNKS = (16, 32, 64, 128)
+SPILLED = 6
+"""How many times the registers of a thread may be needed: beyond it a kernel is refused."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def launch(kernel: str, fit: Fit, call: Call) -> Launch:
     """
     found = _CHOSEN.get((kernel, call)) or TUNED.get((kernel, bucket(call)))
     if found is None:
-        each = candidates(fit, call)
+        each = candidates(fit, call) or spilling(fit, call)
         if not each:
             raise ValueError(too_large(kernel, fit, call))
         found = each[0]
@@ -94,10 +96,33 @@ def launch(kernel: str, fit: Fit, call: Call) -> Launch:
 
 
 def candidates(fit: Fit, call: Call) -> list[Launch]:
-    """At most `CANDIDATES` launches that fit the device, the one that should be fastest first."""
+    """At most `CANDIDATES` launches that spill nothing, the one that should be fastest first."""
     device = device_of(call)
     fitting = [x for x in every(fit, call) if fits(fit, call, x, device)]
     return sorted(fitting, key=lambda x: seconds(fit, call, x))[:CANDIDATES]
+
+
+def spilling(fit: Fit, call: Call) -> list[Launch]:
+    """Launches that spill registers, where none does not, the one that spills least first; none
+    where it would be more than `SPILLED` times what a thread has.
+    """
+    device = device_of(call)
+    over = {x: needs(fit, call, x, device) for x in every(fit, call)}
+    held = {
+        x: used / most_of(x, device)
+        for x, (used, memory) in over.items()
+        if memory <= device.shared and used <= SPILLED * most_of(x, device)
+    }
+    return sorted(held, key=lambda x: (held[x], seconds(fit, call, x)))[:CANDIDATES]
+
+
+def total(fits_: Iterable[Fit], call: Call) -> float:
+    """Seconds that kernels should take one after another, infinite where one does not fit."""
+    found = 0.0
+    for fit in fits_:
+        each = candidates(fit, call) or spilling(fit, call)
+        found += seconds(fit, call, each[0]) if each else float("inf")
+    return found
 
 
 def every(fit: Fit, call: Call) -> list[Launch]:
@@ -134,8 +159,12 @@ def needs(fit: Fit, call: Call, x: Launch, device: Device) -> tuple[float, float
 def fits(fit: Fit, call: Call, x: Launch, device: Device) -> bool:
     """Whether a launch needs no more than the device has, so that no register is spilled."""
     used, memory = needs(fit, call, x, device)
-    most = min(device.most, device.registers // (x.warps * device.lanes))
-    return used <= most and memory <= device.shared
+    return used <= most_of(x, device) and memory <= device.shared
+
+
+def most_of(x: Launch, device: Device) -> int:
+    """Registers that a thread may have."""
+    return min(device.most, device.registers // (x.warps * device.lanes))
 
 
 def seconds(fit: Fit, call: Call, x: Launch) -> float:
@@ -158,7 +187,8 @@ def seconds(fit: Fit, call: Call, x: Launch) -> float:
     )
     rows = min(1.0, call.chunk / 64) * min(1.0, x.warps / 4)
     products = at.entries(fit.products) / (device.flops * max(rows, 1 / 8))
-    issue = at.entries(fit.maps) / device.lanes / device.issue
+    spilled = 4 * max(0.0, used - most_of(x, device)) * threads
+    issue = (at.entries(fit.maps) + spilled) / device.lanes / device.issue
     moved = call.element * (at.entries(fit.loads) + at.entries(fit.stores))
     bytes_ = moved / (device.bandwidth / device.multiprocessors)
     resident = min(max(1, at_once), -(-programs // device.multiprocessors))
@@ -172,21 +202,18 @@ LATENCY = 0.4e-6
 
 
 def chunk_of(fits_: Mapping[str, Fit], call: Call) -> int:
-    """Tokens of a chunk for which all kernels fit and take the least time together; the call's own
-    are not looked at. ValueError where there are none.
+    """Tokens of a chunk in which all kernels take the least time together, of those in which none
+    spills where there are any; the call's own are not looked at. ValueError where none fits.
     """
-    best: dict[int, float] = {}
+    calls = {}
     for chunk in CHUNKS:
         chunks = call.sequences * -(-call.tokens // (chunk * max(1, call.sequences)))
-        there = replace(call, chunk=chunk, chunks=max(1, chunks))
-        each = [(fit, candidates(fit, there)) for fit in fits_.values()]
-        if all(found for _, found in each):
-            best[chunk] = sum(seconds(fit, there, found[0]) for fit, found in each)
-    if not best:
-        least = replace(call, chunk=CHUNKS[0])
-        kernel = next(name for name, fit in fits_.items() if not candidates(fit, least))
-        raise ValueError(too_large(kernel, fits_[kernel], least))
-    return min(best, key=best.__getitem__)
+        calls[chunk] = replace(call, chunk=chunk, chunks=max(1, chunks))
+    clean = [c for c in CHUNKS if all(candidates(fit, calls[c]) for fit in fits_.values())]
+    best = min(clean or CHUNKS, key=lambda c: total(fits_.values(), calls[c]))
+    for name, fit in fits_.items():
+        launch(name, fit, calls[best])
+    return best
 
 
 def too_large(kernel: str, fit: Fit, call: Call) -> str:

@@ -18,14 +18,25 @@ Tiles = tuple[tuple[float, Tile], ...]
 Polynomial = tuple[tuple[float, tuple[str, ...]], ...]
 """A size as its terms, a coefficient and the dims that are multiplied: ((1, ("K",)), (2, ()))."""
 
-FIXED = 96
-"""Registers for addresses, masks and what the compiler loads ahead."""
-MATRIX_ROWS = 16
-"""Rows of a product of matrices that one warp has at least."""
+
+@dataclass(frozen=True)
+class Cost:
+    """Registers of a thread: ``fixed``, ``each`` matrix that is loaded or stored (addresses and
+    masks, which a loop keeps), and the ``share`` of what lives at once that is not spread out in
+    time.
+    """
+
+    fixed: float
+    each: float
+    share: float
+
+
+COSTS = {"chunk": Cost(60, 0, 0.72), "loop": Cost(70, 15, 1.0), "token": Cost(60, 0, 1.0)}
+"""By kind of kernel; fitted to what the compiler gives for sm_90."""
+ROWS = 16
+"""Rows of a product of matrices that one warp has at least; others hold copies."""
 VECTOR = 16
 """Threads over which the entries of a vector are spread; others hold copies."""
-TF32X3 = 3
-"""Copies of an operand where a product is made of three."""
 
 
 @dataclass(frozen=True)
@@ -88,19 +99,22 @@ def lengths(fit: Fit, dims: Mapping[str, int], chunk: int, block: int) -> Length
 
 def registers(fit: Fit, at: Lengths, warps: int, lanes: int = 32) -> float:
     """Registers that a thread needs, of 4 bytes."""
-    return FIXED + max(
+    cost = COSTS[fit.kind]
+    moved = sum(count for count, tile in (*fit.loads, *fit.stores) if len(tile) > 1)
+    live = max(
         (sum(c * held(tile, at, warps, lanes) for c, tile in tiles) for tiles in fit.registers),
         default=0.0,
     )
+    return cost.fixed + cost.each * moved + cost.share * live
 
 
 def held(tile: Tile, at: Lengths, warps: int, lanes: int) -> float:
     """Entries of a tile in one thread."""
     entries = at.of(tile)
-    if len(tile) < 2:
+    if len([a for a in tile if a != "~"]) < 2:
         return entries / min(entries, VECTOR)
     if "t" in tile and "~" not in tile:
-        warps = min(warps, max(1, at.axes["t"] // MATRIX_ROWS))
+        warps = min(warps, max(1, at.axes["t"] // ROWS))
     return max(1.0, entries / (lanes * warps))
 
 

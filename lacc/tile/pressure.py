@@ -24,14 +24,14 @@ TEMPORARIES: Mapping[str, tuple[float, float]] = {
     "matrix": (0, 1),
     "gram": (3, 1),
     "meet": (4, 1),
-    "meet_pull": (7, 1),
+    "meet_pull": (16, 1),
     "decayed": (3, 1),
-    "decayed_pull": (7, 2),
+    "decayed_pull": (16, 2),
     "prefix_pull": (4, 0),
     "suffix_pull": (4, 0),
     "matrix_pull": (0, 3),
     "solve": (2, 4),
-    "inverse": (0, 4),
+    "inverse": (0, 8),
     "scan": (1, 0),
     "scan_back": (1, 0),
     "tropical": (1, 0),
@@ -192,15 +192,20 @@ class _Pressure:
             shared += {*inst.ins} - {*shared}
         temporary = list(self._temporary(inst))
         return (
-            counted([*((1.0, self._tile(n)) for n in registers), *temporary]),
+            counted([*((1.0, self._laid(n)) for n in registers), *temporary]),
             counted((1.0, self._tile(n)) for n in shared),
         )
+
+    def _laid(self, n: int) -> Tile:
+        """The tile of a value, marked where no product of matrices says which thread has what."""
+        near = (n, *self._users[n])
+        return self._tile(n) if any(map(self._multiplies, near)) else (*self._tile(n), "~")
 
     def _temporary(self, inst: Inst) -> Iterator[tuple[float, Tile]]:
         large, pairs = TEMPORARIES.get(inst.op, (0, 0))
         every = [*(self.body[i].axes for i in inst.ins), inst.axes]
         yield large, (*self._named(max(every, key=len)), "~")
-        yield pairs, ("t", "t", "~")
+        yield pairs, ("t", "t")
 
     # ---- what is done ----------------------------------------------------------------------------
 
