@@ -80,6 +80,7 @@ def compiled(case: str, device: str) -> dict[str, dict[str, int]]:
     found = work("binaries", case, device, TRITON_INTERPRET="0")
     for kernel, takes in found.items():
         assert takes["shared"] <= worker.TARGETS[device][1], kernel
+        assert takes.get("columns", 0) <= 512, kernel  # of tensor memory: all that there are
     return found
 
 

@@ -296,6 +296,8 @@ class Launches:
 def measured(binary: Any) -> dict[str, int]:
     """Registers and bytes of stack of a thread, shared memory, products by tensor cores."""
     found = {"shared": binary.metadata.shared}
+    if getattr(binary.metadata, "tmem_size", None):
+        found["columns"] = binary.metadata.tmem_size
     if "cubin" not in binary.asm:
         return found
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -305,7 +307,8 @@ def measured(binary: Any) -> dict[str, int]:
         said = subprocess.run(
             [tool, "-res-usage", file.name], capture_output=True, text=True, check=True
         ).stdout
-    found |= {key.lower(): int(n) for key, n in re.findall(r"(REG|STACK):(\d+)", said)}
+    for key in ("REG", "STACK"):
+        found[key.lower()] = max(int(n) for n in re.findall(rf"{key}:(\d+)", said))
     return {**found, "wgmma": binary.asm["ptx"].count("wgmma.mma_async")}
 
 

@@ -54,8 +54,9 @@ class AttendTiles:
     stages: int
 
 
-# By PRECISION ("exact": "ieee" and "tf32x3") and kernel ("few": the forward of few tokens a
-# sequence) an `AttendTiles` a row; the first that is wide enough and fits the device is taken.
+# By PRECISION ("exact": "ieee" and "tf32x3") and kernel an `AttendTiles` a row; the first that is
+# wide enough and fits the device is taken. "few": the forward of few tokens a sequence; "past": the
+# keys before the call, which are float32 and so take more room, tensor memory too.
 # fmt: off
 ATTEND_TILES = {
     ("bf16", "few"): (
@@ -73,14 +74,20 @@ ATTEND_TILES = {
         (64, 64, 64, 4, 3), (64, 32, 64, 4, 1), (128, 32, 128, 8, 2), (128, 32, 64, 8, 1),
         (256, 32, 32, 8, 1), (1024, 16, 16, 8, 1),
     ),
+    ("bf16", "past"): (
+        (64, 64, 64, 4, 3), (64, 32, 64, 4, 1), (128, 32, 64, 8, 1), (256, 32, 32, 8, 1),
+        (1024, 16, 16, 8, 1),
+    ),
     ("tf32", "few"): ((64, 16, 64, 4, 2), (128, 16, 32, 4, 2), (1024, 16, 16, 8, 1)),
     ("tf32", "forward"): ((64, 64, 64, 4, 2), (128, 64, 32, 8, 2), (1024, 16, 16, 8, 1)),
     ("tf32", "queries"): ((64, 64, 32, 4, 2), (128, 32, 32, 8, 1), (1024, 16, 16, 8, 1)),
     ("tf32", "keys"): ((64, 32, 64, 4, 2), (128, 32, 32, 8, 1), (1024, 16, 16, 8, 1)),
+    ("tf32", "past"): ((64, 32, 64, 4, 2), (128, 32, 32, 8, 1), (1024, 16, 16, 8, 1)),
     ("exact", "few"): ((128, 16, 32, 4, 1), (1024, 16, 16, 8, 1)),
     ("exact", "forward"): ((128, 32, 32, 8, 1), (1024, 16, 16, 8, 1)),
     ("exact", "queries"): ((128, 32, 32, 8, 1), (1024, 16, 16, 8, 1)),
     ("exact", "keys"): ((128, 16, 32, 8, 1), (1024, 16, 16, 8, 1)),
+    ("exact", "past"): ((128, 16, 32, 8, 1), (1024, 16, 16, 8, 1)),
 }
 # fmt: on
 
@@ -102,9 +109,9 @@ def attend_tiles(kernel, K, V, past, device, run):
     K2, V2 = triton.next_power_of_2(K), triton.next_power_of_2(V)
     for tiles in (AttendTiles(*row) for row in rows):
         own, others, axes = tiles.queries, tiles.keys, K2
-        if kernel in ("queries", "keys"):
+        if kernel in ("queries", "keys", "past"):
             axes += V2
-        if kernel == "keys":
+        if kernel in ("keys", "past"):
             own, others = others, own
         ahead = tiles.stages * others * (K2 + V2) * (4 if past else short)
         if tiles.width >= max(K, V) and own * axes * short + ahead <= limit:
@@ -206,7 +213,7 @@ def attend_backward(
 
     def pulled(k, v, axis, past):
         """dk and dv of the call's keys and values, or of those before it."""
-        tiles = attend_tiles("keys", K, V, past, query.device, run)
+        tiles = attend_tiles("past" if past else "keys", K, V, past, query.device, run)
         blocks = run.N * triton.cdiv(P, tiles.keys) if past else attend_count(run, tiles.keys)
         entries = max(k.shape[axis], v.shape[axis])
         if blocks * entries < run.sms:
