@@ -89,6 +89,16 @@ def test_interpreted_kernels_have_no_limit() -> None:
     assert launch("carry", fused("gla"), replace(CALL, device="", dims=(("K", 4096), ("V", 64))))
 
 
+def test_more_digits_need_more_registers() -> None:
+    """So that float32 inputs get smaller blocks or more warps."""
+    found, exact = fused("simple_gla"), replace(CALL, element=4, precision="tf32x3")
+    device = launching.device_of(CALL)
+    for x in launching.every(found, CALL):
+        least = launching.needs(found, CALL, x, device)
+        assert all(a < b for a, b in zip(least, launching.needs(found, exact, x, device)))
+    assert launch("exact", found, exact)
+
+
 def test_what_was_tuned_comes_first() -> None:
     """For every call of the same bucket."""
     tuned = Launch(16, 4, 2, 1)

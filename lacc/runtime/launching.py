@@ -153,7 +153,8 @@ def needs(fit: Fit, call: Call, x: Launch, device: Device) -> tuple[float, float
     """Registers of a thread and bytes of shared memory of a program."""
     at = lengths(fit, dict(call.dims), call.chunk, x.block)
     element = 2 if call.precision in ("bf16", "fp16") else 4
-    return registers(fit, at, x.warps, device.lanes), shared(fit, at, element, x.stages)
+    used = registers(fit, at, x.warps, device.lanes, call.precision)
+    return used, shared(fit, at, element, x.stages)
 
 
 def fits(fit: Fit, call: Call, x: Launch, device: Device) -> bool:

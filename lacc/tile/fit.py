@@ -33,6 +33,10 @@ class Cost:
 
 COSTS = {"chunk": Cost(60, 0, 0.72), "loop": Cost(70, 15, 1.0), "token": Cost(60, 0, 1.0)}
 """By kind of kernel; fitted to what the compiler gives for sm_90."""
+COPIES = {"bf16": 1.0, "fp16": 1.0, "tf32": 2.0, "tf32x3": 4.5, "bf16x6": 4.5, "ieee": 4.5}
+"""How much more lives at once where operands of products keep more than 16 bits: they are in
+registers, in parts whose products are added."""
+
 ROWS = 16
 """Rows of a product of matrices that one warp has at least; others hold copies."""
 VECTOR = 16
@@ -97,7 +101,7 @@ def lengths(fit: Fit, dims: Mapping[str, int], chunk: int, block: int) -> Length
     return Lengths({**axes, "t": chunk, "/": block})
 
 
-def registers(fit: Fit, at: Lengths, warps: int, lanes: int = 32) -> float:
+def registers(fit: Fit, at: Lengths, warps: int, lanes: int = 32, precision: str = "bf16") -> float:
     """Registers that a thread needs, of 4 bytes."""
     cost = COSTS[fit.kind]
     moved = sum(count for count, tile in (*fit.loads, *fit.stores) if len(tile) > 1)
@@ -105,7 +109,8 @@ def registers(fit: Fit, at: Lengths, warps: int, lanes: int = 32) -> float:
         (sum(c * held(tile, at, warps, lanes) for c, tile in tiles) for tiles in fit.registers),
         default=0.0,
     )
-    return cost.fixed + cost.each * moved + cost.share * live
+    share = cost.share * (COPIES[precision] if fit.products else 1.0)
+    return cost.fixed + cost.each * moved + share * live
 
 
 def held(tile: Tile, at: Lengths, warps: int, lanes: int) -> float:
