@@ -294,7 +294,7 @@ def error(got: Any, want: Any) -> float:
         return math.inf
     if not calm.any():
         return 0.0
-    scale = max(np.abs(want[calm]).max(), 1e-300)
+    scale = max(np.abs(want[calm]).max(), np.finfo(want.dtype).tiny)
     return float(np.abs(got[calm] - want[calm]).max() / scale)
 
 

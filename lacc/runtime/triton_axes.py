@@ -34,13 +34,19 @@ def exact(precision):
 
 
 @triton.jit
+def rounded(x, PRECISION: tl.constexpr):
+    """x as products take it: what waits for one is kept so."""
+    return x.to(tl.bfloat16) if PRECISION == "bf16" else x
+
+
+@triton.jit
 def dot(a, b, PRECISION: tl.constexpr):
     """a @ b, accumulated in the wide dtype: [M, K] and [K, N], or a batch of them."""
     if small(a.shape, b.shape):
         N: tl.constexpr = len(a.shape)
         return tl.sum(tl.expand_dims(a, N) * tl.expand_dims(b, N - 2), N - 1)
     elif PRECISION == "bf16":
-        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
+        return tl.dot(rounded(a, PRECISION), rounded(b, PRECISION))
     else:
         return tl.dot(a, b, input_precision=PRECISION)
 

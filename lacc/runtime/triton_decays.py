@@ -17,7 +17,7 @@ from its start to t, ``before`` to t - 1, ``down`` from after s to the end.
 import triton
 import triton.language as tl
 
-from lacc.runtime.triton_axes import dot, halvings, moved, rows
+from lacc.runtime.triton_axes import dot, halvings, moved, rounded, rows
 
 
 @triton.jit
@@ -87,7 +87,7 @@ def doubled(up, before, down, level):
 def pairs(a, level):
     """The entries of a [C, C] whose tokens meet at a level; those below and above the diagonal."""
     t, s = tl.arange(0, a.shape[0])[:, None], tl.arange(0, a.shape[0])[None, :]
-    return tl.where((t ^ s) >> level == 1, a, 0.0)
+    return tl.where((t >> level) ^ 1 == s >> level, a, 0.0)
 
 
 @triton.jit
@@ -115,8 +115,9 @@ def meet(x, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.con
     if not STRICT:
         a = tl.where(t == s, tl.sum(x * y, 1)[:, None], a)
     for level in range(halvings(C)):
-        run = tl.where((t >> level) & 1 != 0, before if STRICT else up, down)
-        met = (t > s) & ((t ^ s) >> level == 1)
+        right = (t >> level) & 1 != 0
+        run = tl.where(right, before if STRICT else up, down)
+        met = tl.where(right, t >> level, 0) - 1 == s >> level
         a = tl.where(met, dot(x * run, tl.trans(y * run), PRECISION), a)
         up, before, down = doubled(up, before, down, level)
     return a, x * (before if STRICT else up), y * down
@@ -137,7 +138,7 @@ def decayed(a, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.
     out = tl.zeros(y.shape, y.dtype)
     if not STRICT:
         out += diagonal(a) * y
-    below = lower(a)
+    below = rounded(lower(a), PRECISION)
     for level in range(halvings(y.shape[0])):
         right = (t >> level) & 1 != 0
         read = dot(pairs(below, level), tl.where(right, 0.0, y * down), PRECISION)

@@ -10,7 +10,7 @@ cancels, so it is as accurate as its terms however strong the decays are.
 import triton
 import triton.language as tl
 
-from lacc.runtime.triton_axes import dot, exact, halvings, moved
+from lacc.runtime.triton_axes import dot, exact, halvings, moved, rounded
 from lacc.runtime.triton_decays import (
     diagonal,
     doubled,
@@ -84,19 +84,35 @@ def matrix_pull(ct, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: t
 
 
 @triton.jit
+def crossed(w, level, PRECISION: tl.constexpr, STRICT: tl.constexpr):
+    """At u, the sum of w over the tokens of its run of 2**level whose factors at a level include
+    that of u: those from u on in a right run, those before u in a left one."""
+    C: tl.constexpr = w.shape[0]
+    u, t = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    m = 1 << level
+    right = (u & m) != 0
+    first = tl.where(right, u + 1 if STRICT else u, u & -m)
+    last = tl.where(right, u | (m - 1), u - 1)
+    return dot(tl.where((t >= first) & (t <= last), 1.0, 0.0).to(w.dtype), w, PRECISION)
+
+
+@triton.jit
 def meet_pull(ct, x, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.constexpr):
     """Cotangents of x, y and of the decays from that of the A of `meet`, each [C, D].
 
-    At each level z is what either side of a pair was multiplied by, and read what comes back.
+    At each level z is what either side of a pair was multiplied by, and read what comes back; w is
+    their product, whose sums are taken a level later: products that wait for each other share warps
+    badly.
     """
     C: tl.constexpr = x.shape[0]
-    t, s = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    t = tl.arange(0, C)[:, None]
     up, before, down = runs(decay, LOG)
-    both = lower(ct)
+    both = rounded(lower(ct), PRECISION)
     both += tl.trans(both)
     dx = tl.zeros(x.shape, x.dtype)
     dy = dx
     ddecay = dx
+    w = rounded(dx, PRECISION)
     if not STRICT:
         dx, dy = diagonal(ct) * y, diagonal(ct) * x
     for level in range(halvings(C)):
@@ -104,21 +120,23 @@ def meet_pull(ct, x, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRIC
         right = (t & m) != 0
         z = tl.where(right, x, y)
         run = tl.where(right, before if STRICT else up, down)
-        read = dot(pairs(both, level), z * run, PRECISION)
-        dx += tl.where(right, read * run, 0.0)
-        dy += tl.where(right, 0.0, read * run)
         if LOG:
-            behind = t < s if STRICT else t <= s
-            crossed = tl.where(right, behind, t > s) & ((t ^ s) >> level == 0)
-            ddecay += dot(tl.where(crossed, 1.0, 0.0).to(x.dtype), z * read * run, PRECISION)
-        else:
+            ddecay += crossed(w, tl.maximum(level - 1, 0), PRECISION, STRICT)
+        read = dot(pairs(both, level), z * run, PRECISION)
+        if not LOG:
             rights = tl.where(right, z * read, 0.0)
             if STRICT:
                 rights = tl.where((t + 1) & (m - 1) != 0, moved(rights, 1, 0.0), 0.0)
             lefts = tl.where(right, 0.0, z * read)
             ddecay += before * tl.where(right, from_right(rights, decay, m), 0.0)
             ddecay += down * tl.where(right, 0.0, from_left(lefts, decay, m))
+        read *= run
+        w = rounded(z * read, PRECISION)
+        dx += tl.where(right, read, 0.0)
+        dy += tl.where(right, 0.0, read)
         up, before, down = doubled(up, before, down, level)
+    if LOG:
+        ddecay += crossed(w, halvings(C) - 1, PRECISION, STRICT)
     return dx, dy, ddecay
 
 
