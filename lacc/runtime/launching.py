@@ -22,7 +22,7 @@ from lacc.tile.fit import Fit, lengths, power_of_two, registers, shared, size
 CANDIDATES = 10
 BLOCKS = (16, 32, 64, 128)
 WARPS = (4, 8, 2, 1, 16)
-CHUNKS = (16, 32, 64, 128)
+CHUNKS = (16, 32, 64)
 SPILLED = 6
 """How many times the registers of a thread may be needed: beyond it a kernel is refused."""
 
