@@ -53,3 +53,13 @@ def test_interpreted_kernels_mean_what_numpy_does(
     double, single = numbers[op]
     assert double <= 1e-11
     assert single <= LOOSE.get(op, 2e-6)
+
+
+def test_kernels_compile_for_sm_90() -> None:
+    assert set(work("binaries", "90").values()) == {""}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("arch", ["80", "100", "gfx942"])
+def test_kernels_compile_for_other_devices(arch: str) -> None:
+    assert set(work("binaries", arch).values()) == {""}
