@@ -22,7 +22,7 @@ TEMPORARIES: Mapping[str, tuple[float, float]] = {
     "prefix": (1, 0),
     "suffix": (1, 0),
     "matrix": (0, 1),
-    "gram": (3, 1),
+    "gram": (2.4, 1),
     "meet": (4, 1),
     "meet_pull": (16, 1),
     "decayed": (3, 1),
