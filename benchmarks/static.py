@@ -25,7 +25,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from lacc import driver
+from lacc import LaccError, driver
 from lacc.report import table
 from lacc.static.architectures import ARCHITECTURES
 from lacc.static.launches import Call, call_of
@@ -142,7 +142,7 @@ def row(variant: str, whose: str, calls: Sequence[Call]) -> tuple[str, ...]:
     )
 
 
-def page(found: dict[str, dict[str, list[Call]]]) -> str:
+def page(found: dict[str, dict[str, list[Call]]], refused: Sequence[str]) -> str:
     """Everything as Markdown."""
     versions = ", ".join(f"{p} {metadata.version(p)}" for p in ("triton", "torch", "fla-core"))
     sizes = ", ".join(f"{name} = {size}" for name, size in SHAPE.items())
@@ -153,6 +153,7 @@ def page(found: dict[str, dict[str, list[Call]]]) -> str:
         "bfloat16 inputs, log gates in float32.",
         LEGEND,
         f"```\n{table(HEADER, rows)}\n```",
+        *refused,
     ]
     for variant, both in found.items():
         for whose, calls in both.items():
@@ -172,8 +173,16 @@ def main() -> None:
         print(json.dumps([asdict(call) for call in captured(given.peer)]))
         return
     chosen = given.variants or [*PEERS]
-    found = {v: {"lacc": ours(v), "fla-core": theirs(v)} for v in chosen}
-    text = page(found)
+    found: dict[str, dict[str, list[Call]]] = {}
+    refused = []
+    for variant in chosen:
+        found[variant] = {}
+        try:
+            found[variant]["lacc"] = ours(variant)
+        except (LaccError, ValueError) as problem:
+            refused.append(f"lacc does not build {variant}: {problem}")
+        found[variant]["fla-core"] = theirs(variant)
+    text = page(found, refused)
     if given.variants:
         print(text)
     else:

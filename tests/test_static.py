@@ -177,7 +177,6 @@ def test_a_class_compiles_for_sm_90_as_it_did(name: str) -> None:
         for launch in call.launches:
             assert launch.spill == 0, f"{launch.kernel} spills"
             assert launch.occupancy > 0, f"{launch.kernel} does not fit"
-            assert launch.microseconds is not None, launch.unknown
     same(TABLES / f"{name}.md", page(found), found.compiler)
 
 

@@ -62,7 +62,7 @@ def calls(request: Mapping[str, Any], recorder: Recorder) -> Iterator[Call]:
         )[0]
     if (step := module.get(f"{request['function']}_step")) and request["step"]:
         one = {a["name"]: _tensor(a["step"], a["dtype"]) for a in request["arguments"]}
-        before = type(state)(*(field.detach() for field in state))
+        before = type(state)(*map(torch.zeros_like, state))
         with torch.no_grad():
             yield recorder.call("step", lambda: step(**one, state=before))[0]
 
@@ -78,8 +78,8 @@ def load(file: Path) -> dict[str, Any]:
 
 
 def _tensor(shape: list[int], dtype: str) -> torch.Tensor:
-    """Memory that nobody writes or reads."""
-    return torch.empty(shape, dtype=getattr(torch, dtype))
+    """Zeros, so that what the file itself looks at is the same each time."""
+    return torch.zeros(shape, dtype=getattr(torch, dtype))
 
 
 if __name__ == "__main__":
