@@ -14,6 +14,7 @@ import torch
 import triton
 
 from lacc.runtime.launching import Call, Launch, candidates, launch, seconds
+from lacc.runtime.torch_run import on_device
 from lacc.tile.fit import Fit
 
 
@@ -92,7 +93,7 @@ def call_of(run: Any) -> Call:
 @cache
 def device_name(device: torch.device) -> str:
     """The name of a device as profiles have it; "" where kernels are interpreted."""
-    if device.type != "cuda":
+    if not on_device(device):
         return ""
     properties = torch.cuda.get_device_properties(device)
     arch = getattr(properties, "gcnArchName", "").partition(":")[0]
