@@ -23,7 +23,7 @@ TEMPORARIES: Mapping[str, tuple[float, float]] = {
     "suffix": (1, 0),
     "matrix": (0, 1),
     "gram": (2.4, 1),
-    "meet": (4, 1),
+    "meet": (3.4, 1),
     "meet_pull": (16, 1),
     "decayed": (3, 1),
     "decayed_pull": (16, 2),
