@@ -7,6 +7,7 @@ This module stands alone (torch and Triton only): its text is pasted into emitte
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,8 @@ from lacc.runtime.contract import Signature, Value, axes_of, size_of
 from lacc.runtime.torch_arguments import Arguments
 from lacc.runtime.torch_exponents import state_fields
 from lacc.runtime.torch_pull import Pull
-from lacc.runtime.torch_run import Program, Tensors
-from lacc.runtime.torch_sequences import Sequences
+from lacc.runtime.torch_run import MOST, Program, Tensors
+from lacc.runtime.torch_sequences import Sequences, check_sequences
 from lacc.runtime.torch_walk import Walk, without
 
 # Buffers that were drawn, by sampler, shape, seed, dtype and device.
@@ -40,21 +41,43 @@ class Core:
         self.signature, self.program = signature, program
         self.count = len(signature.arguments)
         self.slots = max(len(program.passes), 1)
+        self.passed: dict[Any, Arguments] = {}
 
     def walk(self, tensors: Sequence[Any], cu: Any, valid: Any, asked: Asked) -> Walk:
         """The call of ``tensors``: arguments, then the fields of the initial state."""
-        signature, step = self.signature, asked.mode == "step"
-        names = [a.name for a in signature.arguments]
-        args = Arguments(signature, self.program, dict(zip(names, tensors)), step)
-        for seed, a in enumerate(signature.arguments):
+        args = self._checked(tensors, cu, asked)
+        for seed, a in enumerate(self.signature.arguments):
             if a.draw and args.x[a.name] is None:
                 args.x[a.name] = self._drawn(args, a, seed, asked.dry)
         sizes = args.sizes["#B"], args.sizes["#T"]
         sequences = Sequences(*sizes, cu, valid, args.device, asked.dry)
-        args.sizes["#N"] = sequences.N
-        fields = dict(zip((s.name for s in signature.states), tensors[self.count :]))
-        given = args.fields("state" if step else "initial_state", fields)
+        fields = zip(self.signature.states, tensors[self.count :])
+        given = {s.name: x for s, x in fields if x is not None}
         return Walk(args, self.program, sequences, given, asked.mode, asked.chunk)
+
+    def _checked(self, tensors: Sequence[Any], cu: Any, asked: Asked) -> Arguments:
+        """The arguments, and the fields of the initial state, checked. Shapes, dtypes and devices
+        that passed are not looked at again."""
+        signature, step = self.signature, asked.mode == "step"
+        x = dict(zip((a.name for a in signature.arguments), tensors))
+        key = None
+        if not asked.dry:
+            each = [y if y is None else (y.shape, y.dtype, y.get_device()) for y in tensors]
+            key = (step, None if cu is None else cu.shape, *each)
+            if key in self.passed:
+                args = copy(self.passed[key])
+                args.x = x
+                return args
+        args = Arguments(signature, self.program, x, step)
+        if cu is not None:
+            check_sequences(args.sizes["#B"], args.sizes["#T"], cu, None, args.device)
+            args.sizes["#N"] = cu.shape[0] - 1
+        fields = dict(zip((s.name for s in signature.states), tensors[self.count :]))
+        args.fields("state" if step else "initial_state", fields)
+        if key is not None and len(self.passed) < MOST:
+            self.passed[key] = kept = copy(args)
+            kept.x = {}
+        return args
 
     def _drawn(self, args: Arguments, a: Value, seed: int, dry: bool) -> Any:
         shape = tuple(size_of(axis, args.sizes) for axis in axes_of(a))

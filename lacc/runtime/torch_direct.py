@@ -13,10 +13,7 @@ from typing import Any
 import torch
 
 from lacc.runtime.contract import Signature
-from lacc.runtime.torch_run import Program, Run
-
-# How many shapes are remembered.
-MOST = 256
+from lacc.runtime.torch_run import MOST, Program, Run
 
 
 class Direct:

@@ -137,7 +137,7 @@ class Host:
         """Outputs and state of a call of the operator, which keeps nothing unless gradients are
         asked for."""
         keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-        found = self.operators.forward(*tensors, *rest, keep, state_dtype, debug)
+        found = self.operators.call(*tensors, *rest, keep, state_dtype, debug)
         count = len(self.signature.outputs)
         return self.outputs(found[:count]), self.State(*found[count : self.operators.results])
 
@@ -262,9 +262,9 @@ class Host:
             walk = self.core.walk(given, cu, masked, Asked(asked, C, False))
             self._check_cotangents(walk, pulled, ends)
             rest = (cu, masked, asked, C)
-            found = self.operators.forward(*given, *rest, True, None, False)
+            found = self.operators.run(*given, *rest, True, None, False)
             kept = found[self.operators.results :]
-            gradients = self.operators.backward(*given, *rest, *kept, *pulled, *ends)
+            gradients = self.operators.run_back(*given, *rest, *kept, *pulled, *ends)
         placed = self.operators.placed(given, gradients)
         result = {
             a.name: d for a, d in zip(self.signature.arguments, placed[:count]) if d is not None

@@ -19,6 +19,9 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 # Tokens between two states that the backward of a token program keeps.
 KEPT = 64
 
+# How many shapes are remembered.
+MOST = 256
+
 Tensors = dict[str, Any]
 Shape = Callable[[Mapping[str, int]], tuple[int, ...]]
 
