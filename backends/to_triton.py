@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from pprint import pformat
 
-from lacc.backends.triton_frame import PLACES
-
 from lacc import __version__
 from lacc.backends import paste
 from lacc.backends.base import environment
@@ -23,6 +21,7 @@ from lacc.backends.torch_api import (
     host_text,
 )
 from lacc.backends.triton_device import device
+from lacc.backends.triton_frame import PLACES
 from lacc.backends.triton_pass import TritonPass
 from lacc.runtime.contract import Signature
 from lacc.tile.attention_pass import AttentionPass
@@ -61,7 +60,10 @@ def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) 
     kernels = [kernel for p in passes for kernel in p.kernels]
     words = re.findall(r"\w+", "\n".join(line for k in kernels for line in k.lines))
     attention = ATTENTION if attends else ()
-    api = api_text(derived, signature, entries, token, f"lambda *_: {chunk or 32}", LIMIT, {})
+    planned = ", ".join(f"**{name}" for p in passes for name in p.planned())
+    choice = f"lambda *call: planned_chunk({{{planned}}}, *call)"
+    choice = f"lambda *_: {chunk}" if chunk else choice
+    api = api_text(derived, signature, entries, token, choice, LIMIT, {})
     return (
         environment()
         .get_template("triton.py.j2")

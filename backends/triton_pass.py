@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from lacc.backends.triton_frame import KernelSpec, host_size
-
 from lacc.backends.base import call_code, tuple_code, tuple_text
+from lacc.backends.triton_frame import KernelSpec, host_size
 from lacc.backends.triton_kernel import KernelText
 from lacc.runtime.launching import Call, candidates
 from lacc.spec.model import Spec
@@ -19,6 +18,8 @@ from lacc.spec.shapes import Shape, Size
 from lacc.tile.derive import Pair
 from lacc.tile.fit import Fit
 from lacc.tile.free_axes import free_axes
+from lacc.tile.operands import bare_operands
+from lacc.tile.order import scheduled
 from lacc.tile.pad import fill_padding
 from lacc.tile.partition import (
     Part,
@@ -86,17 +87,20 @@ class TritonPass:
 
     def _fits(self, part: Part) -> bool:
         """Whether a kernel of the declared dims has a launch that spills nothing."""
-        program = self._finished(part)
-        one = fit(program, next(iter(free_axes(program)), ""), part.kind)
+        program, split = self._finished(part)
+        one = fit(program, split, part.kind)
         dims = {name: size or 128 for name, size in self.dims.items()}
         call = Call(tuple(sorted(dims.items())), 1, 16, 4096, 64, 64)
         return bool(candidates(one, call))
 
     @staticmethod
-    def _finished(part: Part) -> Program:
-        """The program of a kernel as it is written."""
+    def _finished(part: Part, whole: bool = False) -> tuple[Program, str]:
+        """The program of a kernel as it is written, and the axis that its programs share; none
+        where the ``whole`` of each must be in one."""
         carried = "dstate" if part.program.loads("dstate") else "state"
-        return fill_padding(meet_once(part.program, carried))
+        program = fill_padding(bare_operands(meet_once(part.program, carried)))
+        split = "" if whole else next(iter(free_axes(program)), "")
+        return scheduled(program, split, part.kind), split
 
     def _token(self) -> None:
         program, back = self.forward_program, self.backward_program
@@ -122,18 +126,17 @@ class TritonPass:
     ) -> list[KernelText]:
         found = []
         for n, part in enumerate(parts):
-            program = self._finished(part)
+            program, split = self._finished(part, whole=remade is not None)
             way = "backward" if backward else "forward"
             name = f"{way}_token" if self.by_token else f"{stem}_{self.number}"
             if len(parts) > 1:
                 name = f"{stem}_{self.number}{'abcdefghij'[n]}"
-            split = free_axes(program) if remade is None else ()
             what = KernelSpec(
                 name,
                 self._doc(part, program),
                 part.kind,
                 program,
-                split[:1],
+                (split,) if split else (),
                 backward,
                 self.reverse,
                 part.carries,
@@ -342,6 +345,13 @@ class TritonPass:
             lines.append("        num_stages=config.stages,")
             lines.append("    )")
         return lines
+
+    def planned(self) -> list[str]:
+        """The tables of the kernels that take chunks."""
+        if self.by_token:
+            return []
+        ways = {"SPLIT": self.split} if self.split else {"FUSED": self.fused}
+        return [f"{way}_{self.number}" for way, k in {**ways, "BACK": self.back}.items() if k]
 
     def tables(self) -> dict[str, dict[str, Fit]]:
         """What launches are chosen by, for the kernels of each way."""

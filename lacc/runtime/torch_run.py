@@ -132,7 +132,7 @@ class Program:
     gradient of their params; ``promised(x, fixed, C, dims, dtype)`` says where promises hold,
     ``said`` which: (name, argument, text). ``draws`` are the samplers of buffers.
 
-    ``chunk(T, heads, dims)`` is the plan's choice of tokens of a chunk, ``limit`` what mode
+    ``chunk(arguments, T)`` is the plan's choice of tokens of a chunk, ``limit`` what mode
     parallel takes at most, ``largest`` the most entries of a dim that kernels take.
     """
 
@@ -150,6 +150,6 @@ class Program:
     promised: Callable[..., Any] | None
     said: tuple[tuple[str, str, str], ...]
     draws: Mapping[str, Callable[[tuple[int, ...], int], Any]]
-    chunk: Callable[[int, int, Mapping[str, int]], int]
+    chunk: Callable[[Any, int], int]
     limit: int
     largest: Mapping[str, int]

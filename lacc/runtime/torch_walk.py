@@ -23,6 +23,11 @@ from lacc.runtime.torch_sequences import Sequences, by_heads, by_tokens
 PRODUCTS = {torch.bfloat16: "bf16", torch.float16: "tf32", torch.float32: "tf32x3"}
 
 
+def precision_of(args: Any) -> str:
+    """What products round their operands to: no more than the outputs are."""
+    return "ieee" if args.dtype == torch.float64 else PRODUCTS[args.out_dtype]
+
+
 def power_from(C: int, least: int = 16) -> int:
     """The least power of two that holds C, from ``least`` on."""
     while least < C:
@@ -68,7 +73,7 @@ def tokens_of(program: Program, mode: str, chunk: int, T: int, run: Any) -> int:
         return C
     if mode in ("recurrent", "step"):
         chunk = 1
-    C = chunk or min(program.chunk(T, run.sizes["#B"] * run.sizes["#H"], run.dims), max(T, 1))
+    C = chunk or min(program.chunk(run, T), max(T, 1))
     longest: int | None = run.signature.longest
     C = power_from(C)
     while longest is not None and longest < C:
@@ -121,7 +126,6 @@ class Walk:
         args, sequences = self.args, self.sequences
         many, table, firsts = sequences.chunks(C)
         wide = args.dtype == torch.float64
-        rounded = "ieee" if wide else PRODUCTS[args.out_dtype]
         return Run(
             B=sequences.B,
             T=sequences.T,
@@ -133,7 +137,7 @@ class Walk:
             out_dtype=args.out_dtype,
             device=args.device,
             FLOAT=tl.float64 if wide else tl.float32,
-            PRECISION=rounded,
+            PRECISION=precision_of(args),
             C=C,
             chunks=many,
             sms=multiprocessors(args.device),

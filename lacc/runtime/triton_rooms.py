@@ -13,8 +13,9 @@ from typing import Any
 import torch
 import triton
 
-from lacc.runtime.launching import Call, Launch, candidates, launch, seconds
+from lacc.runtime.launching import Call, Launch, candidates, chunk_of, launch, seconds
 from lacc.runtime.torch_run import on_device
+from lacc.runtime.torch_walk import precision_of
 from lacc.tile.fit import Fit
 
 
@@ -88,6 +89,30 @@ def call_of(run: Any) -> Call:
         device_name(run.device),
         run.sms,
     )
+
+
+_PLANNED: dict[tuple[str, Call], int] = {}
+
+
+def planned_chunk(fits_: Mapping[str, Fit], args: Any, T: int) -> int:
+    """The plan's choice of tokens of a chunk, for all kernels of a spec."""
+    if not fits_:
+        return 16
+    call = Call(
+        tuple(sorted(args.dims.items())),
+        args.sizes["#B"],
+        args.sizes["#H"],
+        args.sizes["#B"] * T,
+        16,
+        1,
+        torch.empty(0, dtype=args.out_dtype).element_size(),
+        precision_of(args),
+        device_name(args.device),
+    )
+    key = (" ".join(fits_), call)
+    if key not in _PLANNED:
+        _PLANNED[key] = chunk_of(fits_, call)
+    return _PLANNED[key]
 
 
 @cache
