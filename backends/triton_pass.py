@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from lacc.backends.base import call_code, tuple_code, tuple_text
 from lacc.backends.triton_frame import KernelSpec, host_size
 from lacc.backends.triton_kernel import KernelText
-from lacc.runtime.launching import Call, candidates
+from lacc.runtime.launching import Workload, candidates
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Shape, Size
 from lacc.tile.derive import Pair
@@ -90,7 +90,7 @@ class TritonPass:
         program, split = self._finished(part)
         one = fit(program, split, part.kind)
         dims = {name: size or 128 for name, size in self.dims.items()}
-        call = Call(tuple(sorted(dims.items())), 1, 16, 4096, 64, 64)
+        call = Workload(tuple(sorted(dims.items())), 1, 16, 4096, 64, 64)
         return bool(candidates(one, call))
 
     @staticmethod
@@ -234,7 +234,7 @@ class TritonPass:
         return frozenset(name for name in names if rounds(users, name))
 
     def _kept_room(self, name: str, shape: Iterable[Size | str], rounded: frozenset[str]) -> str:
-        dtype = "rounded(run)" if name in rounded else "run.dtype"
+        dtype = "operand_dtype(run)" if name in rounded else "run.dtype"
         return f'"{name}": chunk_room(run, {dtype}{_shape(shape)})'
 
     def _forward_launches(self) -> list[str]:
@@ -272,9 +272,9 @@ class TritonPass:
                 needed = any(label in p.loads("kept") for p in programs)
                 if label in had and not needed:
                     continue
-                dtype = "rounded(run)" if rounds(programs, label) else "run.dtype"
+                dtype = "operand_dtype(run)" if rounds(programs, label) else "run.dtype"
                 if label in had:
-                    dtype = "rounded(run)" if label in self._starts_rounded else "run.dtype"
+                    dtype = "operand_dtype(run)" if label in self._starts_rounded else "run.dtype"
                 room = "token_room" if {"t", "s"} & set(axes) else "chunk_room"
                 rest = axes[1:] if room == "token_room" else axes
                 sizes = ["block(run.C, 16)" if a in ("t", "s") else self._size(a) for a in rest]

@@ -9,7 +9,7 @@ import pytest
 from lacc import driver
 from lacc.plan.devices import DEVICES, device_named
 from lacc.runtime import launching
-from lacc.runtime.launching import Call, Launch, bucket, candidates, chunk_of, launch, spilling
+from lacc.runtime.launching import Launch, Workload, bucket, candidates, chunk_of, launch, spilling
 from lacc.spec.shapes import Size
 from lacc.tile.fit import Fit, lengths, registers
 from lacc.tile.free_axes import free_axes
@@ -17,7 +17,7 @@ from lacc.tile.pad import fill_padding
 from lacc.tile.pressure import fit
 from lacc.tile.program import Program, Tiles
 
-CALL = Call((("K", 64), ("V", 64)), 1, 16, 4096, 32, 128)
+CALL = Workload((("K", 64), ("V", 64)), 1, 16, 4096, 32, 128)
 
 
 def fused(name: str) -> Fit:

@@ -2,7 +2,7 @@
 
 Emitted files hold a copy of this module, below `lacc.tile.fit` and `lacc.plan.devices`. Use:
 
-    call = Call(dims, sequences, heads, tokens, chunk, chunks, element, precision, device, sms)
+    call = Workload(dims, sequences, heads, tokens, chunk, chunks, element, precision, device, sms)
     config = launch("carry_0", FITS["carry_0"], call)
     carry_0[(call.sequences * call.heads, config.blocks)](
         ..., BV=config.block, num_warps=config.warps, num_stages=config.stages)
@@ -28,7 +28,7 @@ SPILLED = 6
 
 
 @dataclass(frozen=True)
-class Call:
+class Workload:
     """What the launches of a call depend on.
 
     dims        every dim, sorted by name
@@ -67,12 +67,12 @@ class Launch:
     stages: int
 
 
-TUNED: dict[tuple[str, Call], Launch] = {}
+TUNED: dict[tuple[str, Workload], Launch] = {}
 """Launches that were measured: by kernel and `bucket` of the call."""
-_CHOSEN: dict[tuple[str, Call], Launch] = {}
+_CHOSEN: dict[tuple[str, Workload], Launch] = {}
 
 
-def bucket(call: Call) -> Call:
+def bucket(call: Workload) -> Workload:
     """The call that stands for all whose launches are tuned together: counts are rounded up to
     powers of two.
     """
@@ -81,7 +81,7 @@ def bucket(call: Call) -> Call:
     return replace(call, sequences=sequences, heads=heads, tokens=tokens, chunks=chunks)
 
 
-def launch(kernel: str, fit: Fit, call: Call) -> Launch:
+def launch(kernel: str, fit: Fit, call: Workload) -> Launch:
     """How ``kernel`` is launched in a call. ValueError where nothing fits the device: names the
     sizes and the limit.
     """
@@ -95,14 +95,14 @@ def launch(kernel: str, fit: Fit, call: Call) -> Launch:
     return found
 
 
-def candidates(fit: Fit, call: Call) -> list[Launch]:
+def candidates(fit: Fit, call: Workload) -> list[Launch]:
     """At most `CANDIDATES` launches that spill nothing, the one that should be fastest first."""
     device = device_of(call)
     fitting = [x for x in every(fit, call) if fits(fit, call, x, device)]
     return sorted(fitting, key=lambda x: seconds(fit, call, x))[:CANDIDATES]
 
 
-def spilling(fit: Fit, call: Call) -> list[Launch]:
+def spilling(fit: Fit, call: Workload) -> list[Launch]:
     """Launches that spill registers, where none does not, the one that spills least first; none
     where it would be more than `SPILLED` times what a thread has.
     """
@@ -116,7 +116,7 @@ def spilling(fit: Fit, call: Call) -> list[Launch]:
     return sorted(held, key=lambda x: (held[x], seconds(fit, call, x)))[:CANDIDATES]
 
 
-def total(fits_: Iterable[Fit], call: Call) -> float:
+def total(fits_: Iterable[Fit], call: Workload) -> float:
     """Seconds that kernels should take one after another, infinite where one does not fit."""
     found = 0.0
     for fit in fits_:
@@ -125,7 +125,7 @@ def total(fits_: Iterable[Fit], call: Call) -> float:
     return found
 
 
-def every(fit: Fit, call: Call) -> list[Launch]:
+def every(fit: Fit, call: Workload) -> list[Launch]:
     """All launches, whether they fit or not."""
     whole = 1
     if fit.split:
@@ -141,7 +141,7 @@ def every(fit: Fit, call: Call) -> list[Launch]:
     ]
 
 
-def device_of(call: Call) -> Device:
+def device_of(call: Workload) -> Device:
     """The profile of the call's device. Interpreted kernels have no limits."""
     found = device_named(call.device or "sm_90")
     if not call.device:
@@ -149,7 +149,7 @@ def device_of(call: Call) -> Device:
     return replace(found, multiprocessors=call.multiprocessors or found.multiprocessors)
 
 
-def needs(fit: Fit, call: Call, x: Launch, device: Device) -> tuple[float, float]:
+def needs(fit: Fit, call: Workload, x: Launch, device: Device) -> tuple[float, float]:
     """Registers of a thread and bytes of shared memory of a program."""
     at = lengths(fit, dict(call.dims), call.chunk, x.block)
     element = 2 if call.precision in ("bf16", "fp16") else 4
@@ -157,7 +157,7 @@ def needs(fit: Fit, call: Call, x: Launch, device: Device) -> tuple[float, float
     return used, shared(fit, at, element, x.stages)
 
 
-def fits(fit: Fit, call: Call, x: Launch, device: Device) -> bool:
+def fits(fit: Fit, call: Workload, x: Launch, device: Device) -> bool:
     """Whether a launch needs no more than the device has, so that no register is spilled."""
     used, memory = needs(fit, call, x, device)
     return used <= most_of(x, device) and memory <= device.shared
@@ -168,7 +168,7 @@ def most_of(x: Launch, device: Device) -> int:
     return min(device.most, device.registers // (x.warps * device.lanes))
 
 
-def seconds(fit: Fit, call: Call, x: Launch) -> float:
+def seconds(fit: Fit, call: Workload, x: Launch) -> float:
     """The time that a kernel should take: waves of programs, each as long as the most that it does:
     products, instructions, bytes, or waiting for one step after another.
     """
@@ -202,7 +202,7 @@ LATENCY = 0.4e-6
 """Seconds that a step waits for memory or a product before the next one can begin."""
 
 
-def chunk_of(fits_: Mapping[str, Fit], call: Call) -> int:
+def chunk_of(fits_: Mapping[str, Fit], call: Workload) -> int:
     """Tokens of a chunk in which all kernels take the least time together, of those in which none
     spills where there are any; the call's own are not looked at. ValueError where none fits.
     """
@@ -217,7 +217,7 @@ def chunk_of(fits_: Mapping[str, Fit], call: Call) -> int:
     return best
 
 
-def too_large(kernel: str, fit: Fit, call: Call) -> str:
+def too_large(kernel: str, fit: Fit, call: Workload) -> str:
     """Why nothing fits: the sizes, and the limit of the device that the smallest launch exceeds."""
     device = device_of(call)
     least = min(every(fit, call), key=lambda x: (needs(fit, call, x, device)[1], -x.warps))

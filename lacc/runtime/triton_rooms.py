@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import triton
 
-from lacc.runtime.launching import Call, Launch, candidates, chunk_of, launch, seconds
+from lacc.runtime.launching import Launch, Workload, candidates, chunk_of, launch, seconds
 from lacc.runtime.torch_run import on_device
 from lacc.runtime.torch_walk import precision_of
 from lacc.tile.fit import Fit
@@ -49,7 +49,7 @@ def scratch_room(run: Any, *axes: int) -> torch.Tensor:
     return torch.empty((run.N, run.H, run.C, *axes), dtype=run.dtype, device=run.device)
 
 
-def rounded(run: Any) -> torch.dtype:
+def operand_dtype(run: Any) -> torch.dtype:
     """The dtype of what only products take, which round it anyway."""
     return torch.bfloat16 if run.PRECISION == "bf16" else run.dtype
 
@@ -74,10 +74,10 @@ WAYS: dict[str, str] = {}
 where it is not said."""
 
 
-def call_of(run: Any) -> Call:
+def call_of(run: Any) -> Workload:
     """What the launches of a run depend on."""
     element = torch.empty(0, dtype=run.out_dtype).element_size()
-    return Call(
+    return Workload(
         tuple(sorted(run.dims.items())),
         run.N,
         run.H,
@@ -91,14 +91,14 @@ def call_of(run: Any) -> Call:
     )
 
 
-_PLANNED: dict[tuple[str, Call], int] = {}
+_PLANNED: dict[tuple[str, Workload], int] = {}
 
 
 def planned_chunk(fits_: Mapping[str, Fit], args: Any, T: int) -> int:
     """The plan's choice of tokens of a chunk, for all kernels of a spec."""
     if not fits_:
         return 16
-    call = Call(
+    call = Workload(
         tuple(sorted(args.dims.items())),
         args.sizes["#B"],
         args.sizes["#H"],
