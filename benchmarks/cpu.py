@@ -22,18 +22,17 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
+import record
+from record import ROOT
+
 HEADS = 8
 LENGTHS = (512, 2048, 8192)
 SIZES = (64, 128)
@@ -213,20 +212,20 @@ def time_case(functions: dict[str, Callable], arrays: list, rounds: int) -> dict
         start = time.process_time()
         function(*arrays)
         repeats[name] = max(1, int(0.05 / max(time.process_time() - start, 1e-6)))
-    samples: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(rounds):
-        for name, function in functions.items():
-            start = time.process_time()
-            for _ in range(repeats[name]):
-                function(*arrays)
-            samples[name].append((time.process_time() - start) / repeats[name])
-    return samples
+
+    def sample(name: str, function: Callable) -> float:
+        start = time.process_time()
+        for _ in range(repeats[name]):
+            function(*arrays)
+        return (time.process_time() - start) / repeats[name]
+
+    return record.in_turns(functions, sample, rounds)
 
 
 def table(rounds: int, lengths: tuple[int, ...], variants: tuple[str, ...]) -> dict[str, object]:
     """Every case measured, printed as it comes."""
     peak = fma_peak()
-    print(f"{processor()}: {peak / 1e9:.0f} GFLOP/s of multiply-adds on one core\n")
+    print(f"{record.processor()}: {peak / 1e9:.0f} GFLOP/s of multiply-adds on one core\n")
     print(
         f"{'variant':<20}{'K=V':>5}{'T':>7}  {'who':<26}"
         f"{'ms':>8}{'quartiles':>18}{'x floor':>9}{'error':>10}"
@@ -262,7 +261,7 @@ def case(
     samples = time_case(functions, draw(variant, length, size), rounds)
     rows = []
     for name, times in samples.items():
-        low, middle, high = statistics.quantiles(times, n=4)
+        low, middle, high = record.quartiles(times)
         row = {"variant": of, "size": size, "length": length, "who": name, "seconds": middle}
         row |= {"quartiles": [low, high], "floors": middle / floor, "error": errors.get(name)}
         rows.append(row)
@@ -275,21 +274,10 @@ def case(
         )
     if len(samples) == 2:
         ours, theirs = samples.values()
-        low, ratio, high = statistics.quantiles([b / a for a, b in zip(ours, theirs)], n=4)
+        low, ratio, high = record.ratios(theirs, ours)
         rows[0] |= {"times_as_fast": ratio, "times_as_fast_quartiles": [low, high]}
         print(f"{'':<34}lacc is {ratio:.2f} times as fast ({low:.2f}-{high:.2f})")
     return rows
-
-
-def versions() -> dict[str, str]:
-    """Of the packages that were measured, those that are installed."""
-    found = {}
-    for package in ("numpy", "torch", "transformers", "fla-core"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 MEMORY = """
@@ -339,14 +327,6 @@ def memory(length: int) -> list[dict[str, object]]:
     return rows
 
 
-def processor() -> str:
-    """The processor's name, as the system tells it."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -355,8 +335,8 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="only the memory test")
     parser.add_argument("--rounds", type=int, default=15, help="samples a case")
     options = parser.parse_args()
-    kept: dict[str, object] = {"processor": processor(), "python": platform.python_version()}
-    kept["versions"] = versions()
+    kept: dict[str, object] = {"processor": record.processor(), "python": platform.python_version()}
+    kept["versions"] = record.versions("numpy", "torch", "transformers", "fla-core")
     rounds = 5 if options.quick else options.rounds
     if options.delta:
         kept |= table(rounds, LENGTHS[1:2], DELTA_RULES)
@@ -365,9 +345,8 @@ def main() -> None:
     if not options.quick:
         if not options.delta:
             kept["memory"] = memory(TOKENS_IN_MEMORY_TEST)
-        RESULTS.mkdir(exist_ok=True)
         name = "delta" if options.delta else "memory" if options.memory else "cpu"
-        (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+        record.write(record.RESULTS / f"{name}.json", json.dumps(kept, indent=1) + "\n")
 
 
 def on_one_thread() -> None:
