@@ -44,7 +44,7 @@ def solve(a, r, PRECISION: tl.constexpr, TRANSPOSED: tl.constexpr):
 
 
 @triton.constexpr_function
-def power_of_two(n):
+def next_power(n):
     """The least power of two from n on."""
     return 1 << (n - 1).bit_length()
 
@@ -55,7 +55,7 @@ def solve_parts(a, r, PRECISION: tl.constexpr, N: tl.constexpr, TRANSPOSED: tl.c
     [C, D]; only entries t > s of a count. One system, the rows of a token side by side."""
     C: tl.constexpr = r[0].shape[0]
     D: tl.constexpr = r[0].shape[1]
-    P: tl.constexpr = power_of_two(N)
+    P: tl.constexpr = next_power(N)
     rank, other = tl.arange(0, P)[None, :, None, None], tl.arange(0, P)[None, None, None, :]
     t, s = tl.arange(0, C)[:, None, None, None], tl.arange(0, C)[None, None, :, None]
     system = tl.zeros([C, P, C, P], r[0].dtype)
