@@ -7,6 +7,7 @@ errors differ from machine to machine, so it is compared without its numbers.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -22,6 +23,8 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import triton_cases
+
+import lacc
 
 TABLE = ROOT / "tests" / "matrix" / "triton.md"
 KNOWN = {f"{name} fused, bfloat16, triton chunk" for name in ("lru", "fox", "bidirectional")}
@@ -59,6 +62,15 @@ def test_interpreted_kernels_are_the_recurrence(first: int) -> None:
     assert found
     failures = {case: said for case, said in found.items() if said}
     assert failures.keys() == KNOWN & found.keys(), failures
+
+
+@pytest.mark.parametrize("name", ("gla", "fox", "mlstm"))
+def test_an_emitted_file_defines_no_name_twice(name: str) -> None:
+    source = lacc.compile(ROOT / "examples" / f"{name}.la", "triton").source
+    assert source is not None
+    body = ast.parse(source).body
+    names = [n.name for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    assert not {n for n in names if names.count(n) > 1}
 
 
 def test_every_class_has_its_case() -> None:
