@@ -27,7 +27,10 @@ import triton_cases
 import lacc
 
 TABLE = ROOT / "tests" / "matrix" / "triton.md"
-KNOWN = {f"{name} fused, bfloat16, triton chunk" for name in ("lru", "fox", "bidirectional")}
+KNOWN = {
+    f"{name} fused, bfloat16, triton chunk"
+    for name in ("lru", "fox", "bidirectional", "linear_transformer")
+}
 """What is not right yet: products that round a running sum, or a chain of gradients, to bfloat16
 lose more than the contract allows. A cell that passes is taken out."""
 
