@@ -22,7 +22,7 @@ SHARED = (
     *("axes_of", "size_of", "axes_text", "record", "grows"),
 )
 """What is the same for arrays of any library."""
-SAMPLERS = "lacc.runtime.torch_samplers"
+SAMPLERS = "lacc.library.samplers"
 MODULES = tuple(
     f"lacc.runtime.torch_{name}"
     for name in (

@@ -44,7 +44,7 @@ HOST = ("run", "arguments", "sequences", "exponents", "walk", "pull", "core", "o
 PASTED = {
     "lacc/runtime/triton_attention.py",
     "lacc/runtime/triton_attention_kernels.py",
-    *(f"lacc/runtime/torch_{name}.py" for name in (*HOST, "public", "samplers")),
+    *(f"lacc/runtime/torch_{name}.py" for name in (*HOST, "public")),
     *(
         f"lacc/runtime/triton_{name}.py"
         for name in ("math", "places", "rooms", "axes", "scans", "decays", "pulls", "solves")

@@ -59,6 +59,22 @@ def test_a_sampler_is_seeded_and_fills_any_shape(name: str) -> None:
     assert not np.array_equal(samplers.draw(name, (7, 4), 1), samplers.draw(name, (7, 4), 2))
 
 
+def test_numbers_are_those_of_splitmix64() -> None:
+    """The reference's first outputs from the state 1234567."""
+    states = np.arange(1, 4) * -0x61C8864680B583EB + 1234567
+    found = [int(x) % 2**64 for x in samplers.mixed(states)]
+    assert found == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+@pytest.mark.parametrize("name", library.SAMPLERS)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 5, 3), (3, 40, 32)])
+def test_torch_draws_what_numpy_draws(name: str, shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    ours = samplers.SAMPLERS[name](torch, shape, 5)
+    assert ours.dtype == torch.float64 and tuple(ours.shape) == shape
+    assert np.allclose(ours.numpy(), samplers.draw(name, shape, 5), rtol=0, atol=1e-12)
+
+
 def test_orthogonal_rows_are_orthogonal_within_a_block() -> None:
     rows = samplers.draw("orthogonal_gaussian", (10, 4), 0)
     for block in (rows[:4], rows[4:8], rows[8:]):
