@@ -32,6 +32,7 @@ from lacc.tile.partition import (
 from lacc.tile.pressure import fit
 from lacc.tile.program import Axes, Program, prune
 from lacc.tile.rewrite import for_kernels, meet_once
+from lacc.tile.split import reaches
 from lacc.tile.unroll import unroll
 
 
@@ -105,6 +106,7 @@ class TritonPass:
     def _token(self) -> None:
         program, back = self.forward_program, self.backward_program
         loads = program.loads("state")
+        self.starts = tuple(s for s in self.states if s in _led_by(program, self.starts))
         outs = {
             **program.outs,
             **{f"kept:{start_name(s)}": loads[s] for s in self.starts if s in loads},
@@ -114,7 +116,7 @@ class TritonPass:
         self.split = []
         remade = None
         if self.starts:
-            outs = {n: i for n, i in program.outs.items() if n.startswith("state:")}
+            outs = {f"state:{s}": program.outs[f"state:{s}"] for s in self.starts}
             remade = prune(Program(program.body, outs, program.sizes))
         carries = tuple(
             s for s in self.states if f"state:{s}" in back.outs or s in back.loads("dstate")
@@ -363,6 +365,16 @@ class TritonPass:
             for way, kernels in ways.items()
             if kernels
         }
+
+
+def _led_by(program: Program, states: Iterable[str]) -> set[str]:
+    """``states``, and those that their values at later tokens are made of."""
+    reach = reaches(program, {n: s for s, n in program.loads("state").items()})
+    found, new = set[str](), set(states)
+    while new:
+        found |= new
+        new = set[str]().union(*(reach[program.outs[f"state:{s}"]] for s in new)) - found
+    return found
 
 
 ROUNDED = ("contract", "gram", "meet", "decayed")

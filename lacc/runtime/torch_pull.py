@@ -14,7 +14,7 @@ from lacc.runtime.passes import Rows
 from lacc.runtime.torch_exponents import field_gradients, state_cotangents
 from lacc.runtime.torch_run import Attention, Pass, Tensors
 from lacc.runtime.torch_sequences import by_heads, by_tokens
-from lacc.runtime.torch_walk import Walk, restored, wide, without
+from lacc.runtime.torch_walk import Walk, dense, restored, wide, without
 
 
 class Pull:
@@ -94,7 +94,7 @@ class Pull:
         """Adds what one pass pulls back."""
         walk, program = self.walk, self.walk.program
         dvalues = {n: (cotangents if n in program.outputs else self.dx).get(n) for n in p.outputs}
-        dfinals = {name: self.dstate.get(name) for name in p.states}
+        dfinals = {name: dense(self.dstate.get(name)) for name in p.states}
         last = {name: self.finals[name] for name in p.last}
         dx, dfixed, dlast, dstates = p.backward(
             walk.taken(p), last, tuple(kept), walk.run, dvalues, dfinals

@@ -55,6 +55,11 @@ def restored(x: Any, units: tuple[int, ...]) -> Any:
     return x
 
 
+def dense(x: Any) -> Any:
+    """``x`` as kernels take states: contiguous."""
+    return None if x is None else x.contiguous()
+
+
 def wide(x: Any) -> Any:
     """A value of four axes, one of a single entry where it had none."""
     return x if x.ndim > 3 else x.unsqueeze(-1)
@@ -268,7 +273,7 @@ class Walk:
         run, kept = self.run, []
         for p in self.passes:
             if isinstance(p, Pass):
-                states = {name: self.state[name] for name in p.states}
+                states = {name: dense(self.state[name]) for name in p.states}
                 last = {name: self.state[name] for name in p.last}
                 found, finals, more = p.forward(self.taken(p), states, last, run, keep)
                 self.x.update(found)
