@@ -1,5 +1,5 @@
-"""`benchmarks/gpu.py` without a GPU: all that it does on one, interpreted, on tiny shapes, beside a
-stand-in for fla-core."""
+"""`benchmarks/gpu.py` and `tests/gpu` without a GPU: what they do on one, interpreted, on tiny
+shapes; the benchmark beside a stand-in for fla-core."""
 
 from __future__ import annotations
 
@@ -110,3 +110,17 @@ def test_results_are_summed_up() -> None:
     assert record.quartiles([3.0]) == (3, 3, 3)
     assert record.ratios([2, 4, 6], [1, 2, 3]) == (2, 2, 2)
     assert record.markdown(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | --- |\n| 1 | 2 |\n"
+
+
+def test_the_tests_of_a_gpu_run_interpreted_too() -> None:
+    names = ("test_numerics.py::test_float32", "test_numerics.py::test_a_step_is_one_more_token")
+    names += ("test_calls.py::test_packed_sequences_are_sequences",)
+    names += ("test_calls.py::test_steps_of_some_rows_of_a_pool",)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *(f"tests/gpu/{name}[gla]" for name in names)],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1", "LACC_SHARE": "1/1"},
+        capture_output=True,
+        text=True,
+    )
+    assert f"{len(names)} passed" in done.stdout, done.stdout
