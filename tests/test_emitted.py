@@ -6,9 +6,7 @@ anew. Numbers are proved elsewhere; these files are for the eye of whoever revie
 
 from __future__ import annotations
 
-import ast
 import os
-from collections import Counter
 
 import pytest
 from conftest import ROOT
@@ -44,15 +42,3 @@ def test_the_same_spec_gives_the_same_bytes(name: str) -> None:
 def test_emitted_lines_are_short(name: str) -> None:
     source = lacc.compile(ROOT / "examples" / f"{name}.la").source
     assert [line for line in own_part(source).splitlines() if len(line) > 120] == []
-
-
-@pytest.mark.parametrize("name", (*KINDS, "fox", "deltaproduct", "slstm"))
-def test_nothing_in_an_emitted_triton_file_hides_another(name: str) -> None:
-    source = lacc.compile(ROOT / "examples" / f"{name}.la", target="triton").source
-    defined: Counter[str] = Counter()
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            defined[node.name] += 1
-        elif isinstance(node, ast.Assign):
-            defined.update(t.id for t in node.targets if isinstance(t, ast.Name))
-    assert [name for name, count in defined.items() if count > 1] == []
