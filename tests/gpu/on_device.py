@@ -19,7 +19,7 @@ from conftest import EXAMPLES, ROOT
 import lacc
 from lacc import LaccError
 from lacc.runtime import torch_calls
-from lacc.verify.cases import Bench, Case, Quantities, quantities
+from lacc.verify.cases import Bench, Case, Quantities, grows, quantities
 from lacc.verify.inputs import Sizes, draw
 
 torch = pytest.importorskip("torch")
@@ -136,6 +136,18 @@ class Truth:
     def named(self, outputs: Any, state: Any) -> Quantities:
         """Outputs and state by name."""
         return quantities(self.spec, outputs, state)
+
+
+def steady(name: str, dtype: str) -> tuple[Truth, dict[str, Any], Quantities]:
+    """The truth, its arguments as ``dtype`` has them and what they give, over as many tokens as an
+    example can have without growing beyond what a comparison can say."""
+    for tokens in (TOKENS, 100, 20):
+        truth = Truth(name, min(tokens, TOKENS))
+        arrays = truth.rounded(dtype)
+        want = truth.run(truth.kernel, arrays)
+        if not grows(want):
+            return truth, arrays, want
+    pytest.skip(f"{name} grows beyond what a comparison can say")
 
 
 def inputs(

@@ -3,12 +3,14 @@ float64: outputs, states, gradients and the step, in float32 and bfloat16."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from conftest import EXAMPLES
-from on_device import OnDevice, Truth, marks, shared, token_inputs
+from on_device import OnDevice, Truth, marks, shared, steady, token_inputs
 
-from lacc.verify.cases import errors, grows, largest_error, rms_error
+from lacc.verify.cases import Quantities, errors, largest_error, rms_error
 
 pytestmark = marks
 
@@ -24,11 +26,8 @@ def checked(got: dict[str, float], limits: dict[str, float]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_float32(name: str) -> None:
     """20 times the error of the recurrence in float32, or 1e-5."""
-    truth, kernel = Truth(name), OnDevice(name, "float32")
-    arrays = truth.rounded("float32")
-    want = truth.run(truth.kernel, arrays)
-    if grows(want):
-        pytest.skip(f"{name} grows beyond what a comparison can say in {truth.case.T} tokens")
+    kernel = OnDevice(name, "float32")
+    truth, arrays, want = steady(name, "float32")
     single = {n: x.astype(np.float32) for n, x in arrays.items()}
     naive = errors(truth.run(truth.recurrent, single), want, largest_error)
     limits = {n: max(1e-5, 20 * e) for n, e in naive.items()}
@@ -38,11 +37,8 @@ def test_float32(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_bfloat16(name: str) -> None:
     """Twice the error of rounding the arguments, or 2⁻⁷, as root mean squares."""
-    truth, kernel = Truth(name), OnDevice(name, "bfloat16")
-    arrays = truth.rounded("bfloat16")
-    want = truth.run(truth.kernel, arrays)
-    if grows(want):
-        pytest.skip(f"{name} grows beyond what a comparison can say in {truth.case.T} tokens")
+    kernel = OnDevice(name, "bfloat16")
+    truth, arrays, want = steady(name, "bfloat16")
     least = errors(want, truth.run(truth.kernel, truth.arrays), rms_error)
     limits = {n: max(2.0**-7, 2 * e) for n, e in least.items()}
     checked(errors(truth.run(kernel, arrays), want, rms_error), limits)
@@ -50,21 +46,21 @@ def test_bfloat16(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_is_one_more_token(name: str) -> None:
-    truth, kernel = Truth(name), OnDevice(name, "float32")
+    kernel, tokens = OnDevice(name, "float32"), token_inputs(name)
     if "step" in kernel.kernel.missing:
         pytest.skip(f"{name} has no step")
-    arrays, tokens = truth.rounded("float32"), token_inputs(name)
-    outputs, state = truth.kernel(**arrays)
-    last = tuple(y[:, -1] for y in ((outputs,) if isinstance(outputs, np.ndarray) else outputs))
-    want = truth.named(last[0] if len(last) == 1 else last, state)
-    if grows(want):
-        pytest.skip(f"{name} grows beyond what a comparison can say in {truth.case.T} tokens")
+    truth, arrays, _ = steady(name, "float32")
+    want = ended(truth, *truth.kernel(**arrays))
     before = {n: x[:, :-1] if n in tokens else x for n, x in arrays.items()}
     after = {n: x[:, -1] if n in tokens else x for n, x in arrays.items()}
-    state = kernel(**before)[1]
-    got = truth.named(*kernel.step(**after, state=state))
+    got = truth.named(*kernel.step(**after, state=kernel(**before)[1]))
     single = {n: x.astype(np.float32) for n, x in arrays.items()}
-    outputs, state = truth.recurrent(**single)
-    last = tuple(y[:, -1] for y in ((outputs,) if isinstance(outputs, np.ndarray) else outputs))
-    naive = errors(truth.named(last[0] if len(last) == 1 else last, state), want, largest_error)
+    naive = errors(ended(truth, *truth.recurrent(**single)), want, largest_error)
     checked(errors(got, want, largest_error), {n: max(1e-5, 20 * e) for n, e in naive.items()})
+
+
+def ended(truth: Truth, outputs: Any, state: Any) -> Quantities:
+    """The outputs of the last token and the state after it."""
+    several = (outputs,) if isinstance(outputs, np.ndarray) else outputs
+    last = tuple(y[:, -1] for y in several)
+    return truth.named(last[0] if len(last) == 1 else last, state)
