@@ -147,8 +147,9 @@ def test_long_sequences(name: str) -> None:
         some, carried = kernel(**part(name, x, tokens), initial_state=carried)
         pieces.append(flat(some))
     joined = tuple(torch.cat(parts, 1) for parts in zip(*pieces))
-    assert apart(joined, tuple(flat(outputs))) <= ROUNDED
-    assert apart(carried, state) <= ROUNDED
+    # each of the two is within ROUNDED of the truth
+    assert apart(joined, tuple(flat(outputs))) <= 2 * ROUNDED
+    assert apart(carried, state) <= 2 * ROUNDED
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "fox"])
