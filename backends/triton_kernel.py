@@ -67,11 +67,7 @@ class KernelText(Arrays):
         body.run()
         for name, n in outs.items():
             self._out(name, n, body)
-        moves = {
-            self._held[s]: body.code(outs[f"state:{s}"])
-            for s in self.what.carries
-            if f"state:{s}" in outs
-        }
+        moves = {self._held[s]: self._moved(s, body) for s in self.what.carries}
         moves = {old: new for old, new in moves.items() if old != new}
         if moves:
             self.each.append(f"{', '.join(moves)} = {', '.join(moves.values())}")
@@ -79,6 +75,13 @@ class KernelText(Arrays):
             axes = Naming(self.spec).axes(self.states[s].shape)
             place = self.place(ENDED[self.carried], s, axes)
             self._store(self.after, place, axes, self._held[s])
+
+    def _moved(self, state: str, body: Body) -> str:
+        """What a carried state is for the next chunk, 0 where nothing before depends on it."""
+        if f"state:{state}" in self.program.outs:
+            return body.code(self.program.outs[f"state:{state}"])
+        axes = Naming(self.spec).axes(self.states[state].shape)
+        return f"tl.zeros({self.shape(axes)}, FLOAT)"
 
     def _started(self, kind: str, state: str) -> str:
         """The variable of a carried state, as it is before the first chunk."""

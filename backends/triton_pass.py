@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from string import ascii_lowercase
 
 from lacc.backends.base import call_code, tuple_code, tuple_text
 from lacc.backends.triton_frame import KernelSpec, host_size
@@ -132,7 +133,7 @@ class TritonPass:
             way = "backward" if backward else "forward"
             name = f"{way}_token" if self.by_token else f"{stem}_{self.number}"
             if len(parts) > 1:
-                name = f"{stem}_{self.number}{'abcdefghij'[n]}"
+                name = f"{stem}_{self.number}{_letters(n)}"
             what = KernelSpec(
                 name,
                 self._doc(part, program),
@@ -365,6 +366,11 @@ class TritonPass:
             for way, kernels in ways.items()
             if kernels
         }
+
+
+def _letters(n: int) -> str:
+    """a, b, …, z, aa, ab, …"""
+    return ("" if n < 26 else _letters(n // 26 - 1)) + ascii_lowercase[n % 26]
 
 
 def _led_by(program: Program, states: Iterable[str]) -> set[str]:

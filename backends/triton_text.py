@@ -9,9 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from lacc.backends.text import ATOM, OPERATORS, POWER, PRODUCT, UNARY, Text
+from lacc.backends.text import (
+    ATOM,
+    COMPARE,
+    OPERATORS,
+    POWER,
+    PRODUCT,
+    SUM,
+    UNARY,
+    Text,
+)
 from lacc.backends.triton_layout import Layout, called, number, reduced
 from lacc.backends.triton_moves import MOVES
+from lacc.ir.ops import OPS
 from lacc.tile.program import TIME, Axes, Inst, Program, numbers, ordered
 
 ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
@@ -80,10 +90,16 @@ class Formats(Layout):
             ins = [*ins[:-1], self.tensor(ins[-1])]
         form, binds, levels = ELEMENTWISE[inst.op]
         aligned = [self.aligned(x, have, inst.axes) for x, have in zip(ins, axes)]
+        if inst.op == "where" and not self._compares(inst.ins[0]):
+            aligned[0] = Text(f"{aligned[0].within(SUM)} != 0.0", COMPARE)
         code = form.format(*(x.within(level) for x, level in zip(aligned, levels)))
         if inst.op == "stop_gradient":
             return aligned[0]
         return Text(code, binds, all(x.number for x in ins))
+
+    def _compares(self, n: int) -> bool:
+        row = OPS.get(self.program.body[n].op)
+        return row is not None and row.kind == "compare"
 
     def space(self, decay: int) -> tuple[bool, bool]:
         """Whether a decay is a logarithm, and whether it leaves a token's own factor out."""

@@ -108,7 +108,7 @@ class Pull:
         for name, d in dlast.items():
             if d is not None:
                 self._add(self.dstate, name, d)
-        self.dstate.update(dstates)
+        self.dstate.update(dict.fromkeys(p.states) | dstates)
 
     def _token(self, name: str, d: Any) -> None:
         """Adds a gradient over tokens, per head, at the level of its argument."""

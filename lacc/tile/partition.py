@@ -39,7 +39,7 @@ SERIAL = {
     **dict.fromkeys(("gram", "decayed", "meet", "meet_pull", "decayed_pull", "matrix_pull"), 12.0),
 }
 """How many times their flops count what goes level by level or row by row; none of it is computed
-again in a loop."""
+again in a loop, so that what is fixed counts as part of each chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,12 @@ class Part:
 
 def in_one_loop(program: Program, carried: str, starts: Collection[str]) -> tuple[Part, ...]:
     """All of it in one kernel; ``starts`` are states that are kept as each chunk finds them."""
-    if not program.loads(carried):
+    states = _carried(program, carried)
+    if not states:
         return (Part("chunk", program),)
     loads = program.loads(carried)
     outs = {**program.outs, **{f"kept:{start_name(s)}": loads[s] for s in starts if s in loads}}
-    return (Part("loop", Program(program.body, outs, program.sizes), _carried(program, carried)),)
+    return (Part("loop", Program(program.body, outs, program.sizes), states),)
 
 
 def partition(
@@ -113,6 +114,9 @@ class _Partition:
         found, self.loops = phases(program, carried)
         self.phase = list(found)
         for n, inst in enumerate(self.body):
+            late = inst.op in SERIAL or any(self.phase[i] != FIXED for i in inst.ins)
+            if self.phase[n] == FIXED and late:
+                self.phase[n] = 0
             if inst.op == "pick":
                 self.phase[n] = self.phase[inst.ins[0]]
         self.last = 2 * len(self.loops)
