@@ -8,6 +8,7 @@ modules that define them.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pprint import pformat
 
 from lacc import __version__
@@ -22,10 +23,12 @@ from lacc.backends.torch_api import (
 )
 from lacc.backends.triton_device import device
 from lacc.backends.triton_frame import PLACES
-from lacc.backends.triton_pass import TritonPass
+from lacc.backends.triton_pass import TritonPass, delicate
 from lacc.runtime.contract import Signature
 from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
+from lacc.tile.rewrite import for_kernels
+from lacc.tile.unroll import unroll
 
 WIDTH = 96
 LIMIT = 128
@@ -43,6 +46,13 @@ ATTENTION = ("lacc.runtime.triton_attention_kernels", "lacc.runtime.triton_atten
 def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) -> str:
     """The text of the module: ``NAME(...)``, ``NAME_step(...)``, ``NAME_vjp(...)``."""
     spec = derived.spec
+    chunked = [stage for stage in derived.passes if not isinstance(stage, AttentionPass)]
+    inputs = (stage.forward.loads("input") for stage in chunked)
+    loads = [name.partition("@")[0] for given in inputs for name in given]
+    attended = [s for p in derived.passes if isinstance(p, AttentionPass) for s in p.sources]
+    taken = Counter([*loads, *attended])
+    shared = {name for name, times in taken.items() if times > 1}
+    fine = any(delicate(unroll(for_kernels(stage.forward, "state"))) for stage in chunked)
     passes: list[TritonPass] = []
     entries: list[str] = []
     for n, stage in enumerate(derived.passes):
@@ -50,16 +60,19 @@ def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) 
             entries.append(attention_entry(stage))
         else:
             reverse = stage.stage.direction == "backward"
-            passes.append(TritonPass(spec, stage, str(n), reverse=reverse))
+            passes.append(
+                TritonPass(spec, stage, str(n), reverse=reverse, shared=shared, fine=fine)
+            )
             entries.append(passes[-1].entry())
     attends = any(isinstance(p, AttentionPass) for p in derived.passes)
     token = None
     if derived.token is not None and not attends:
-        passes.append(TritonPass(spec, derived.token, "token"))
+        passes.append(TritonPass(spec, derived.token, "token", fine=fine))
         token = passes[-1].entry()
     kernels = [kernel for p in passes for kernel in p.kernels]
     words = re.findall(r"\w+", "\n".join(line for k in kernels for line in k.lines))
     attention = ATTENTION if attends else ()
+    words += [word for module in attention for word in re.findall(r"\w+", paste.body(module))]
     planned = ", ".join(f"**{name}" for p in passes for name in p.planned())
     choice = f"lambda *call: planned_chunk({{{planned}}}, *call)"
     choice = f"lambda *_: {chunk}" if chunk else choice

@@ -3,11 +3,14 @@ spec that it comes from."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from lacc.backends.base import Variables
 from lacc.backends.text import SUM, Text
 from lacc.backends.triton_arrays import Arrays, load_mask
 from lacc.backends.triton_text import ELEMENTWISE, Formats, results
 from lacc.tile.program import Axes, Inst, Program
+from lacc.tile.rounds import SUMMED, Round
 from lacc.tile.split import VARYING
 
 SHORT = 60
@@ -34,11 +37,51 @@ class Body:
         """The text of a value."""
         return self.texts[n].code
 
-    def run(self) -> None:
-        """Writes every value."""
-        for n in range(len(self.program.body)):
+    def run(self, values: Iterable[int] | None = None) -> None:
+        """Writes these values, or every one."""
+        for n in range(len(self.program.body)) if values is None else values:
             if n not in self.texts:
                 self._value(n, self.fixed_lines if n in self._fixed else self.each_lines)
+
+    def in_rounds(self, parts: Iterable[Round]) -> None:
+        """The program goes through rounds: nothing is written before the rest, and what a loop over
+        blocks uses stands before it."""
+        self._fixed = frozenset()
+        self._uses = self._find_uses()
+        for part in parts:
+            for n in part.inside:
+                for i in self.program.body[n].ins:
+                    self._uses[i] += 2 * (i not in part.inside)
+
+    def run_block(self, part: Round) -> list[str]:
+        """Writes what a round does with a block; the lines before its loop, where what is joined
+        over all blocks begins."""
+        begun = []
+        self._assigned.clear()
+        for n in part.inside:
+            inst = self.program.body[n]
+            if n not in part.joined:
+                self._value(n, self.each_lines)
+                continue
+            text = self.formats.text(inst, [self.texts[i] for i in inst.ins])
+            name, join = self._variables[n], SUMMED[inst.op]
+            shape = self.kernel.shape(inst.axes)
+            if join == "+":
+                begun.append(f"{name} = tl.zeros({shape}, FLOAT)")
+                self.each_lines.append(f"{name} += {text.code}")
+            else:
+                least = '"-inf"' if join == "maximum" else '"inf"'
+                begun.append(f"{name} = tl.full({shape}, float({least}), FLOAT)")
+                self.each_lines.append(f"{name} = tl.{join}({name}, {text.code})")
+            self.texts[n] = Text(name)
+        return begun
+
+    def forget(self, part: Round) -> None:
+        """Takes back what was written for a block."""
+        for n in part.inside:
+            if n not in part.joined:
+                self.texts.pop(n, None)
+        self._assigned.clear()
 
     def _find_fixed(self) -> frozenset[int]:
         """Values that neither a token enters nor where the last one stands."""

@@ -23,7 +23,17 @@ RESERVED = (
     *("tl", "torch", "triton", "T", "H", "G", "CHUNK", "BT", "FLOAT", "PRECISION", "INTO"),
     *("sequence", "batch", "head", "chunk", "chunks", "first", "tokens", "index", "number"),
     *("t", "start", "count", "live", "place", "token", "flat", "cu", "firsts", "table", "position"),
-    *("state_rows", "begin_row", "end_row", "into", "step", "later", "seen", "first_chunk"),
+    *(
+        "block",
+        "state_rows",
+        "begin_row",
+        "end_row",
+        "into",
+        "step",
+        "later",
+        "seen",
+        "first_chunk",
+    ),
 )
 WORD = re.compile(r"[^\W\d]\w*")
 
@@ -38,13 +48,15 @@ class KernelSpec:
     """What one kernel is: ``program`` (and the program ``remade`` whose states a backward by token
     needs), the kind ("chunk", "loop", "token"), whether it goes ``backward`` through the chunks,
     whether the pass runs from the last token to the first (``reverse``), the states it carries, and
-    the arguments that may be omitted."""
+    the arguments that may be omitted. Programs share the axis ``split`` in blocks, or each goes
+    through blocks of the axis ``looped`` ("" for none)."""
 
     name: str
     doc: str
     kind: str
     program: Program
-    split: tuple[str, ...] = ()
+    split: str = ""
+    looped: str = ""
     backward: bool = False
     reverse: bool = False
     carries: tuple[str, ...] = ()
@@ -54,13 +66,14 @@ class KernelSpec:
 
 class Frame:
     """What every part of a kernel's text needs: names that are not taken, dims, and the axes of
-    tiles. ``before`` are lines before all others, ``blocks`` the entries of tiles along axes, as
-    the launch gives them."""
+    tiles. ``before`` are lines before all others, ``at_block`` those of each block where a program
+    loops over them, ``blocks`` the entries of tiles along axes, as the launch gives them."""
 
     def __init__(self, spec: Spec, what: KernelSpec) -> None:
         self.spec, self.what, self.program = spec, what, what.program
         self.by_token = what.kind == "token"
         self.before: list[str] = []
+        self.at_block: list[str] = []
         self.used = {*RESERVED, *keyword.kwlist, *triton_device.names(), *paste.names(PLACES)}
         self.arguments = {a.ascii: a for a in spec.args}
         self.states = {s.ascii: s for s in spec.states}
@@ -107,7 +120,7 @@ class Frame:
             for axis in dict.fromkeys(a for inst in program.body for a in inst.axes):
                 if axis in found:
                     continue
-                size, cut = program.sizes[axis], axis in self.what.split
+                size, cut = program.sizes[axis], axis in (self.what.split, self.what.looped)
                 key = axis if cut else size
                 if key not in shared:
                     label = re.sub(r"\W", "", size_text(size))
@@ -115,14 +128,17 @@ class Frame:
                     shared[key] = index
                     least = 16 if size in dotted else 1
                     self.blocks[index.block] = self._block(size, axis if cut else "", least)
-                    self._index_lines(size, index, cut)
+                    self._index_lines(axis, size, index)
                 found[axis] = shared[key]
         return found
 
-    def _index_lines(self, size: Size, index: Index, cut: bool) -> None:
-        first = f"tl.program_id(1) * {index.block} + " if cut else ""
-        self.before.append(f"{index.at} = {first}tl.arange(0, {index.block})")
-        self.before.append(f"{index.inside} = {index.at} < {self.length(size)}")
+    def _index_lines(self, axis: str, size: Size, index: Index) -> None:
+        """Where a program's tiles stand along an axis."""
+        first = {self.what.split: "tl.program_id(1)", self.what.looped: "block"}.get(axis)
+        start = f"{first} * {index.block} + " if first else ""
+        lines = self.at_block if first == "block" else self.before
+        lines.append(f"{index.at} = {start}tl.arange(0, {index.block})")
+        lines.append(f"{index.inside} = {index.at} < {self.length(size)}")
 
     def _block(self, size: Size, cut: str, least: int) -> str:
         """The entries of a tile along an axis, for the launch."""

@@ -16,6 +16,7 @@ from lacc.backends.triton_frame import KernelSpec
 from lacc.spec.model import Spec
 from lacc.tile.lower import Naming
 from lacc.tile.program import Axes, Program
+from lacc.tile.rounds import rounds
 
 BEGUN = {"state": "begun", "dstate": "dended"}
 ENDED = {"state": "ended", "dstate": "dbegun"}
@@ -45,11 +46,6 @@ class KernelText(Arrays):
         ]
 
     @property
-    def split(self) -> str:
-        """The axis of which a program has a block, "" for none."""
-        return next(iter(self.what.split), "")
-
-    @property
     def counts(self) -> bool:
         """Whether positions matter."""
         return ("index", "t") in {i.value for i in self.program.body if i.op == "load"}
@@ -62,6 +58,9 @@ class KernelText(Arrays):
         outs = self.program.outs
         self._held = {s: self._started(self.carried, s) for s in self.what.carries}
         body = Body(self, self.program, self.before, self.each)
+        if self.what.looped:
+            self._write_rounds(body)
+            return
         for s, n in self.program.loads(self.carried).items():
             body.texts[n] = Text(self._held[s])
         body.run()
@@ -82,6 +81,32 @@ class KernelText(Arrays):
             return body.code(self.program.outs[f"state:{state}"])
         axes = Naming(self.spec).axes(self.states[state].shape)
         return f"tl.zeros({self.shape(axes)}, FLOAT)"
+
+    def _write_rounds(self, body: Body) -> None:
+        """Every round over the blocks of an axis: what is before its loop, the loop, its stores."""
+        parts = rounds(self.program, self.what.looped)
+        body.in_rounds(parts)
+        size = self.length(self.program.sizes[self.what.looped])
+        block = self.index[self.what.looped].block
+        for part in parts:
+            body.each_lines = self.each
+            body.run(part.before)
+            outs = self.program.outs.items()
+            for name, n in outs:
+                if n in part.before:
+                    self._out(name, n, body)
+            if not part.inside:
+                continue
+            body.each_lines = []
+            self.each += body.run_block(part)
+            for name in part.outs:
+                self._out(name, self.program.outs[name], body, body.each_lines)
+            self.each.append(f"for block in range(0, tl.cdiv({size}, {block})):")
+            self.each += [f"    {line}" for line in (*self.at_block, *body.each_lines)]
+            body.forget(part)
+            for name, n in outs:
+                if n in part.joined:
+                    self._out(name, n, body)
 
     def _started(self, kind: str, state: str) -> str:
         """The variable of a carried state, as it is before the first chunk."""
@@ -137,8 +162,9 @@ class KernelText(Arrays):
         place = f"{pointer} + ((sequence * H + head) * CHUNK + step) * ({whole})"
         return Place(place, self.standard(axes, "1"))
 
-    def _out(self, name: str, n: int, body: Body) -> None:
+    def _out(self, name: str, n: int, body: Body, lines: list[str] | None = None) -> None:
         """What becomes of an output of the program."""
+        lines = self.each if lines is None else lines
         kind, _, label = name.rpartition(":")
         axes, code = self.program.body[n].axes, body.code(n)
         if kind == "state" and label in self.what.carries:
@@ -157,7 +183,7 @@ class KernelText(Arrays):
             guards.append(f"{self._base(place)} is not None")
             if self.by_token:
                 guards.append("step % CHUNK == 0")
-        self._store(self.each, place, axes, code, guards)
+        self._store(lines, place, axes, code, guards)
 
     @staticmethod
     def _base(place: Place) -> str:
@@ -177,7 +203,7 @@ class KernelText(Arrays):
     ) -> None:
         """What every block of a split computes alike is stored by the first."""
         address, inside = self.address(place, axes)
-        missing = any(a not in axes for a in self.what.split)
+        missing = self.what.split not in ("", *axes)
         tests = [*guards, *(["tl.program_id(1) == 0"] if missing else [])]
         for depth, test in enumerate(tests):
             lines.append(f"{'    ' * depth}if {test}:")

@@ -6,14 +6,14 @@ between kernels of single chunks (*split*); backward there is the one that parti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 from lacc.backends.base import call_code, tuple_code, tuple_text
 from lacc.backends.triton_frame import KernelSpec, host_size
 from lacc.backends.triton_kernel import KernelText
-from lacc.runtime.launching import Workload, candidates
+from lacc.runtime.launching import Workload, candidates, total
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Shape, Size
 from lacc.tile.derive import Pair
@@ -30,9 +30,10 @@ from lacc.tile.partition import (
     partition,
     start_name,
 )
-from lacc.tile.pressure import fit
+from lacc.tile.pressure import fit, matrix_product
 from lacc.tile.program import Axes, Program, prune
 from lacc.tile.rewrite import for_kernels, meet_once
+from lacc.tile.rounds import round_axes
 from lacc.tile.split import reaches
 from lacc.tile.unroll import unroll
 
@@ -47,11 +48,48 @@ class Kept:
     sizes: Program
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The program of a kernel as it is written; its programs share the axis ``split``, or each goes
+    through blocks of the axis ``looped``."""
+
+    program: Program
+    split: str
+    looped: str
+    kind: str
+
+    @property
+    def axis(self) -> str:
+        """The axis of which a program holds a block at a time."""
+        return self.split or self.looped
+
+    @property
+    def fit(self) -> Fit:
+        """What a launch is chosen by."""
+        return replace(fit(self.program, self.axis, self.kind), looped=bool(self.looped))
+
+
+def _ready(program: Program) -> Program:
+    return fill_padding(bare_operands(program))
+
+
 class TritonPass:
     """The kernels of one pass over time, or of one token (``number`` "token")."""
 
-    def __init__(self, spec: Spec, pair: Pair, number: str, *, reverse: bool = False) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        pair: Pair,
+        number: str,
+        *,
+        reverse: bool = False,
+        shared: Collection[str] = (),
+        fine: bool = False,
+    ) -> None:
+        """``shared`` are the arguments that other passes take, too; ``fine``: products round less
+        than bfloat16 does."""
         self.spec, self.number, self.reverse = spec, number, reverse
+        self.shared, self.fine = shared, fine
         self.by_token = number == "token"
         self.dims = {name: int(dim.default or 0) for name, dim in spec.dims.items()}
         self.shapes: dict[str, Shape] = {s.ascii: s.shape for s in spec.states}
@@ -89,20 +127,32 @@ class TritonPass:
 
     def _fits(self, part: Part) -> bool:
         """Whether a kernel of the declared dims has a launch that spills nothing."""
-        program, split = self._finished(part)
-        one = fit(program, split, part.kind)
-        dims = {name: size or 128 for name, size in self.dims.items()}
-        call = Workload(tuple(sorted(dims.items())), 1, 16, 4096, 64, 64)
-        return bool(candidates(one, call))
+        return bool(candidates(self._finished(part).fit, self._workload))
 
-    @staticmethod
-    def _finished(part: Part, whole: bool = False) -> tuple[Program, str]:
-        """The program of a kernel as it is written, and the axis that its programs share; none
-        where the ``whole`` of each must be in one."""
+    @property
+    def _workload(self) -> Workload:
+        """What kernels are laid out for: the declared dims, and a batch of middling size."""
+        dims = {name: size or 128 for name, size in self.dims.items()}
+        return Workload(tuple(sorted(dims.items())), 1, 16, 4096, 64, 64)
+
+    def _finished(self, part: Part, whole: bool = False) -> Finished:
+        """The program of a kernel as it is written, and the axis of which it holds blocks; none
+        where it must have the ``whole`` of each.
+
+        One chunk is a program's own, so it goes through the blocks of an axis itself, where that
+        takes the least time of all ways that fit.
+        """
         carried = "dstate" if part.program.loads("dstate") else "state"
-        program = fill_padding(bare_operands(meet_once(part.program, carried)))
-        split = "" if whole else next(iter(free_axes(program)), "")
-        return scheduled(program, split, part.kind), split
+        met = meet_once(part.program, carried)
+        if part.kind != "chunk":
+            program = fill_padding(bare_operands(met))
+            split = "" if whole else next(iter(free_axes(program)), "")
+            return Finished(scheduled(program, split, part.kind), split, "", part.kind)
+        ways = [Finished(_ready(met), "", "", "chunk")]
+        plain = _ready(part.program)
+        ways += [Finished(plain, "", axis, "chunk") for axis in round_axes(plain)]
+        ways = [replace(w, program=scheduled(w.program, w.axis, w.kind)) for w in ways]
+        return min(ways, key=lambda way: total([way.fit], self._workload))
 
     def _token(self) -> None:
         program, back = self.forward_program, self.backward_program
@@ -129,7 +179,8 @@ class TritonPass:
     ) -> list[KernelText]:
         found = []
         for n, part in enumerate(parts):
-            program, split = self._finished(part, whole=remade is not None)
+            ready = self._finished(part, whole=remade is not None)
+            program = ready.program
             way = "backward" if backward else "forward"
             name = f"{way}_token" if self.by_token else f"{stem}_{self.number}"
             if len(parts) > 1:
@@ -139,7 +190,8 @@ class TritonPass:
                 self._doc(part, program),
                 part.kind,
                 program,
-                (split,) if split else (),
+                ready.split,
+                ready.looped,
                 backward,
                 self.reverse,
                 part.carries,
@@ -200,8 +252,12 @@ class TritonPass:
             ],
         )
 
+    def _run_lines(self) -> list[str]:
+        found = ["run = finer(run)"] if self.fine else []
+        return [*found, "n = run.dims"]
+
     def _forward_rooms(self) -> list[str]:
-        lines = ["n = run.dims"]
+        lines = self._run_lines()
         outputs = {o.ascii: o.shape for o in self.spec.outputs}
         rooms = []
         for name, i in self.forward_program.outs.items():
@@ -290,7 +346,7 @@ class TritonPass:
 
     def _backward_rooms(self) -> list[str]:
         program, by_name = self.backward_program, {a.ascii: a for a in self.spec.args}
-        lines = ["n = run.dims"]
+        lines = self._run_lines()
         starts = tuple_text(map(start_name, self.starts))
         lines.append(f"kept = dict(zip({starts}, given))")
         rooms: dict[str, list[str]] = {"dx": [], "dfixed": [], "dlast": [], "dbegun": []}
@@ -300,7 +356,7 @@ class TritonPass:
             arg = by_name.get(label.partition("@")[0])
             shape = arg.shape if arg else [self._size(a) for a in axes if a != "t"]
             if kind == "input":
-                plain = arg is not None and arg.per == "head" and "@" not in label
+                plain = arg is not None and arg.per == "head" and label not in self.shared
                 level = '"head"' if plain else '""'
                 rooms["dx"].append(
                     f'"{label}": gradient_room(run, x["{label}"], {level}{_shape(shape)})'
@@ -342,7 +398,8 @@ class TritonPass:
             programs = "run.chunks" if kernel.what.kind == "chunk" else "run.N"
             lines.append(f"if {programs} * run.H and not run.dry:")
             lines.append(f'    config = configured("{name}", {table}["{name}"], run)')
-            lines.append(f"    {name}[({programs} * run.H, config.blocks)](")
+            shares = ", config.blocks" if kernel.what.split else ", 1"
+            lines.append(f"    {name}[({programs} * run.H{shares})](")
             lines += [f"        {line}," for line in kernel.call]
             lines.append("        num_warps=config.warps,")
             lines.append("        num_stages=config.stages,")
@@ -361,7 +418,8 @@ class TritonPass:
         ways = {"FUSED": self.fused, "SPLIT": self.split, "BACK": self.back}
         return {
             f"{way}_{self.number}": {
-                k.what.name: fit(k.program, k.split, k.what.kind) for k in kernels
+                k.what.name: Finished(k.program, k.what.split, k.what.looped, k.what.kind).fit
+                for k in kernels
             }
             for way, kernels in ways.items()
             if kernels
@@ -383,7 +441,22 @@ def _led_by(program: Program, states: Iterable[str]) -> set[str]:
     return found
 
 
-ROUNDED = ("contract", "gram", "meet", "decayed")
+def delicate(program: Program) -> bool:
+    """Whether errors of a pass's products grow: where outputs are divided by what a state gives,
+    whose gradient is a difference of terms as large, and where states pass through one another."""
+    carried = reaches(program, {n: name for name, n in program.loads("state").items()})
+    for inst in program.body:
+        divisor = {"div": 1, "rsqrt": 0, "log": 0}.get(inst.op)
+        if inst.op == "pow" and program.body[inst.ins[1]].op == "const":
+            divisor = 0 if float(program.body[inst.ins[1]].value) < 1 else None
+        if divisor is not None and carried[inst.ins[divisor]]:
+            return True
+        if inst.op == "chain_parts":
+            return True
+    return False
+
+
+ROUNDED = ("gram", "meet", "decayed")
 PASSING = ("mul", "neg", "rename", "expand", "within")
 
 
@@ -397,12 +470,17 @@ def rounds(programs: Iterable[Program], name: str) -> bool:
 
 
 def _only_products(program: Program, n: int) -> bool:
+    """Whether a value goes, but for factors, into products of matrices alone, or into a sum over
+    all that it has, where errors cancel."""
     if n in program.outs.values():
         return False
     for k, inst in enumerate(program.body):
         if n in inst.ins:
             if inst.op in PASSING:
                 if not _only_products(program, k):
+                    return False
+            elif inst.op == "contract":
+                if inst.axes and not matrix_product(program, inst):
                     return False
             elif inst.op not in ROUNDED:
                 return False

@@ -27,13 +27,6 @@ import triton_cases
 import lacc
 
 TABLE = ROOT / "tests" / "matrix" / "triton.md"
-KNOWN = {
-    f"{name} fused, bfloat16, triton chunk"
-    for name in ("lru", "fox", "bidirectional", "linear_transformer")
-}
-"""What is not right yet: products that round a running sum, or a chain of gradients, to bfloat16
-lose more than the contract allows. A cell that passes is taken out."""
-
 COLUMNS = ("chunk", "parallel", "recurrent", "step", "float32", "bfloat16")
 
 
@@ -64,7 +57,7 @@ def test_interpreted_kernels_are_the_recurrence(first: int) -> None:
     found = work("some", *list(triton_cases.CASES)[first::2])
     assert found
     failures = {case: said for case, said in found.items() if said}
-    assert failures.keys() == KNOWN & found.keys(), failures
+    assert not failures, failures
 
 
 @pytest.mark.parametrize("name", ("gla", "fox", "mlstm"))

@@ -173,8 +173,10 @@ def seconds(fit: Fit, call: Workload, x: Launch) -> float:
     products, instructions, bytes, or waiting for one step after another.
     """
     device = device_of(call)
-    at = lengths(fit, dict(call.dims), call.chunk, x.block)
     used, memory = needs(fit, call, x, device)
+    whole = x.block * x.blocks if fit.looped else x.block
+    at = lengths(fit, dict(call.dims), call.chunk, whole)
+    shares = 1 if fit.looped else x.blocks
     threads = x.warps * device.lanes
     at_once = min(
         device.warps // x.warps,
@@ -182,7 +184,7 @@ def seconds(fit: Fit, call: Workload, x: Launch) -> float:
         int(device.shared_all // (memory + 1024)),
     )
     lanes = {"chunk": call.chunks, "loop": call.sequences, "token": call.sequences}[fit.kind]
-    programs = max(1, lanes * call.heads * x.blocks)
+    programs = max(1, lanes * call.heads * shares)
     trips = {"chunk": 1, "loop": call.chunks, "token": call.tokens}[fit.kind] / max(
         1, 1 if fit.kind == "chunk" else call.sequences
     )

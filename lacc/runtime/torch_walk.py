@@ -25,7 +25,10 @@ PRODUCTS = {torch.bfloat16: "bf16", torch.float16: "tf32", torch.float32: "tf32x
 
 def precision_of(args: Any) -> str:
     """What products round their operands to: no more than the outputs are."""
-    return "ieee" if args.dtype == torch.float64 else PRODUCTS[args.out_dtype]
+    if args.dtype == torch.float64:
+        return "ieee"
+    wide = args.out_dtype == torch.float32 and torch.version.hip is not None
+    return "bf16x6" if wide else PRODUCTS[args.out_dtype]
 
 
 def power_from(C: int, least: int = 16) -> int:

@@ -13,6 +13,8 @@ memory in one 16-bit dtype are exact, all others round their operands to PRECISI
 import triton
 import triton.language as tl
 
+from lacc.runtime.triton_axes import exact
+
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -25,6 +27,16 @@ def attend_dot(a, b, FLOAT: tl.constexpr, PRECISION: tl.constexpr):
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16)).to(FLOAT)
     else:
         return tl.dot(a.to(FLOAT), b.to(FLOAT), input_precision=PRECISION)
+
+
+@triton.jit
+def attend_logits(a, b, FLOAT: tl.constexpr, PRECISION: tl.constexpr):
+    """a @ b in FLOAT. What is kept in FLOAT is not rounded: sums over time may stand in it, of
+    which the differences count."""
+    if a.dtype.primitive_bitwidth == 16 and b.dtype.primitive_bitwidth == 16:
+        return attend_dot(a, b, FLOAT, PRECISION)
+    else:
+        return tl.dot(a.to(FLOAT), b.to(FLOAT), input_precision=exact(PRECISION))
 
 
 @triton.jit
@@ -129,7 +141,7 @@ def attend_fold(
     EDGE: tl.constexpr, FLOAT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The running softmax of queries with one more tile of keys and values."""
-    logits = attend_dot(q, tl.trans(k), FLOAT, PRECISION)
+    logits = attend_logits(q, tl.trans(k), FLOAT, PRECISION)
     if EDGE:
         logits = tl.where(sees, logits, float("-inf"))
     grown, base, kept = attend_grown(top, tl.max(logits, 1))
@@ -144,7 +156,7 @@ def attend_pull(
     EDGE: tl.constexpr, FLOAT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dq with what one more tile of keys and values adds to it."""
-    logits = attend_dot(q, tl.trans(k), FLOAT, PRECISION)
+    logits = attend_logits(q, tl.trans(k), FLOAT, PRECISION)
     if EDGE:
         logits = tl.where(sees, logits, float("-inf"))
     p = tl.exp2(logits * LOG2E - base[:, None]) * share[:, None]
@@ -325,7 +337,7 @@ def attend_add(
     base = tl.load(base_ptr + t, mask=t < length, other=0.0)
     share = tl.load(share_ptr + t, mask=t < length, other=0.0)
     mean = tl.load(mean_ptr + t, mask=t < length, other=0.0)
-    logits = attend_dot(k, tl.trans(q), FLOAT, PRECISION)
+    logits = attend_logits(k, tl.trans(q), FLOAT, PRECISION)
     if EDGE:
         logits = tl.where(attend_sees(t[None, :], there, WINDOW), logits, float("-inf"))
     p = tl.exp2(logits * LOG2E - base[None, :]) * share[None, :]

@@ -6,6 +6,7 @@ This module stands alone (torch and Triton only): its text is pasted into emitte
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from math import inf
 from typing import Any
@@ -42,6 +43,11 @@ def chunk_room(run: Any, dtype: Any, *axes: int) -> torch.Tensor:
 def state_room(run: Any, *axes: int) -> torch.Tensor:
     """[N, H, *axes], not filled."""
     return torch.empty((run.N, run.H, *axes), dtype=run.dtype, device=run.device)
+
+
+def finer(run: Any) -> Any:
+    """The run with products that round less than bfloat16 does: for gradients that cancel."""
+    return replace(run, PRECISION="tf32") if run.PRECISION == "bf16" else run
 
 
 def scratch_room(run: Any, *axes: int) -> torch.Tensor:

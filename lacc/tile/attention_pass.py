@@ -37,6 +37,12 @@ class AttentionPass:
     output: str
     window: int | None
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What it takes, by name."""
+        found = (self.query, self.keys.source, self.values.source, self.sink or "")
+        return tuple(name for name in found if name)
+
     def __str__(self) -> str:
         window = "" if self.window is None else f", window={self.window}"
         sink = "" if self.sink is None else f", sink={self.sink}"

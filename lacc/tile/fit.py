@@ -68,6 +68,7 @@ class Fit:
     stores: Tiles
     products: Tiles
     maps: Tiles
+    looped: bool = False
 
 
 @dataclass(frozen=True)
