@@ -18,6 +18,8 @@ pytest.importorskip("triton")
 import triton_faults
 
 import lacc
+from lacc import driver
+from lacc.backends.triton_pass import TritonPass
 
 HEAD = """variant x
 dim K = 4, V = 3
@@ -79,6 +81,15 @@ def test_kernels_are_the_recurrence_where_they_were_not() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {}
+
+
+@pytest.mark.parametrize("name", ("mlstm", "gated_deltanet", "mesa", "gla_outer", "longhorn"))
+def test_no_kernel_writes_what_it_reads(name: str) -> None:
+    derived = driver.analyse(driver.load(ROOT / "examples" / f"{name}.la"))
+    for pair in derived.passes:
+        for kernel in TritonPass(derived.spec, pair, "0").kernels:
+            program = kernel.program
+            assert not {f"kept:{name}" for name in program.loads("kept")} & program.outs.keys()
 
 
 def test_a_pass_may_have_more_kernels_than_there_are_letters() -> None:

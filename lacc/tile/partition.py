@@ -158,7 +158,7 @@ class _Partition:
             part, kept = self._try(phase, last, own, [n for g in groups for n in g.values()])
             self._asked(phase, kept, groups[-1] if groups else {})
             found.append(part)
-        return found
+        return [part for part in found if part.program.outs]
 
     def _try(
         self,
@@ -170,7 +170,8 @@ class _Partition:
         """The kernel of ``roots``, and what it takes from those before it."""
         kept = self._kept(phase, roots, own, before)
         group = self.loops[phase // 2] if phase % 2 else ()
-        return Part("loop" if group else "chunk", self._built(roots, kept), group), kept
+        new = {k: n for k, n in roots.items() if n not in kept or not k.startswith("kept:")}
+        return Part("loop" if group else "chunk", self._built(new, kept), group), kept
 
     def _asked(self, phase: int, kept: Iterable[int], before: dict[str, int]) -> None:
         """Asks for what is to be kept: of the kernel ``before`` in the same phase, or of the phase
