@@ -290,9 +290,14 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
     )
 
 
-def _refused(spec: Spec, target: str, reason: str, span: Span | None = None) -> Diagnostic:
+def _refused(
+    spec: Spec,
+    target: str,
+    reason: str,
+    span: Span | None = None,
+    hint: str = "the target reference runs every spec",
+) -> Diagnostic:
     """That a target does not compile a spec."""
-    hint = "the target reference runs every spec"
     return error("LA0704", span, target=target, variant=spec.name, reason=reason, hint=hint)
 
 
@@ -305,6 +310,11 @@ def _triton(spec: Spec, _: str, mode: str, chunk: int | None) -> Kernel:
 
     derived = analyse(spec)
     missing, seen = _offered(spec, "triton", derived, chunk)
+    obstacle = derived.modes["chunk"]
+    if obstacle is not None and derived.attends_by_token:
+        reason = f"it runs token by token ({obstacle.reason}), where no kernel attends"
+        hint = "the target numpy compiles it"
+        raise LaccError([_refused(spec, "triton", reason, obstacle.expr.span, hint)])
     source = to_triton(derived, seen, chunk)
     name = public_name(seen)
     return Kernel(

@@ -97,6 +97,14 @@ class Derived:
     counts: bool
     longest: int | None
 
+    @property
+    def attends_by_token(self) -> bool:
+        """Whether nothing but the program of one token attends: it reads all earlier ones."""
+        if self.passes or self.token is None:
+            return False
+        read = self.token.forward.loads("state")
+        return any(rows.past.name in read for rows in self.kept)
+
 
 def derive(written: Spec) -> Derived:
     """Derives every form of a spec."""
