@@ -92,6 +92,15 @@ def unused(wish: str, taken: Container[str]) -> str:
     return wish
 
 
+def public_name(variant: str, taken: Container[str]) -> str:
+    """The name of an emitted function: the variant's, with underscores behind it where it, or it
+    with `_step` or `_vjp`, has a meaning in Python or is ``taken``."""
+    known = {*keyword.kwlist, *dir(builtins)}
+    while any(n in known or n in taken for n in (variant, f"{variant}_step", f"{variant}_vjp")):
+        variant += "_"
+    return variant
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter of a public function: what it is for callers, ``axes`` as in ``[B, T, H, K]``,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from itertools import takewhile
+from types import MappingProxyType
 
 
 @cache
@@ -31,10 +32,10 @@ def _is_head(node: ast.stmt) -> bool:
     return docstring or isinstance(node, ast.Import | ast.ImportFrom)
 
 
-def imports(*modules: str) -> list[str]:
-    """The import lines of the modules, sorted, each name once."""
+def imports(*modules: str, also: Mapping[str, Iterable[str]] = MappingProxyType({})) -> list[str]:
+    """The import lines of the modules, and of ``also`` (module, names), sorted, each name once."""
     plain: set[str] = set()
-    named: dict[str, set[str]] = {}
+    named = {module: {*names} for module, names in also.items()}
     for module in modules:
         for node in _parsed(module)[1].body:
             if isinstance(node, ast.Import):
@@ -61,10 +62,12 @@ def body(module: str) -> str:
 
 
 def names(module: str) -> set[str]:
-    """Names that a module defines at its top."""
+    """Names that a module defines or imports at its top."""
     found: set[str] = set()
     for node in _parsed(module)[1].body:
         found |= _defines(node)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
     return found
 
 

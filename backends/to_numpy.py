@@ -11,7 +11,7 @@ from dataclasses import replace
 from pprint import pformat
 
 from lacc import __version__
-from lacc.backends import paste
+from lacc.backends import base, paste
 from lacc.backends.base import (
     Variables,
     call_code,
@@ -149,8 +149,8 @@ def _quoted(name: str | None) -> str:
 
 
 def public_name(signature: Signature) -> str:
-    """The name of the emitted function: the variant's, unless the file needs that for itself."""
-    return unused(signature.name, taken())
+    """The name of the emitted function."""
+    return base.public_name(signature.name, taken())
 
 
 def _unshadowed(spec: Spec) -> dict[str, str]:

@@ -15,6 +15,8 @@ from lacc import __version__
 from lacc.backends import paste
 from lacc.backends.base import environment
 from lacc.backends.torch_api import (
+    ATTENTION,
+    LAUNCHING,
     api_text,
     attention_entry,
     host_functions,
@@ -33,14 +35,6 @@ from lacc.tile.unroll import unroll
 WIDTH = 96
 LIMIT = 128
 """Tokens that mode parallel takes as one chunk at most."""
-
-LAUNCHING = (
-    "lacc.plan.devices",
-    "lacc.tile.fit",
-    "lacc.runtime.launching",
-    "lacc.runtime.triton_rooms",
-)
-ATTENTION = ("lacc.runtime.triton_attention_kernels", "lacc.runtime.triton_attention")
 
 
 def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) -> str:
@@ -83,7 +77,7 @@ def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) 
         .render(
             spec=spec,
             version=__version__,
-            imports=host_imports(*LAUNCHING, *attention),
+            imports=host_imports(PLACES, *LAUNCHING, *attention),
             kernels=kernels,
             functions=[f for p in passes for f in p.functions()],
             whole=host_functions(derived),

@@ -3,14 +3,17 @@ runtime in torch, and the public functions with the tables that they run by."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import cache
 from pprint import pformat
 
-from lacc.backends import paste
+from lacc.backends import base, paste, triton_device
 from lacc.backends.base import call_code, environment, public_arguments, tuple_code, unused
 from lacc.backends.numpy_lines import Function
 from lacc.backends.text import size_text
 from lacc.backends.torch_text import plain
+from lacc.backends.triton_frame import PLACES
 from lacc.runtime.contract import Signature
 from lacc.spec.shapes import ONE, Shape
 from lacc.tile.attention_pass import AttentionPass, TokenRows
@@ -31,20 +34,42 @@ MODULES = tuple(
     )
 )
 """Modules that are pasted whole, in this order."""
+LAUNCHING = (
+    "lacc.plan.devices",
+    "lacc.tile.fit",
+    "lacc.runtime.launching",
+    "lacc.runtime.triton_rooms",
+)
+ATTENTION = ("lacc.runtime.triton_attention_kernels", "lacc.runtime.triton_attention")
+"""Modules that are pasted whole into files whose kernels are generated, or that attend."""
+IMPORTS = {
+    "collections": ["namedtuple"],
+    "fractions": ["Fraction"],
+    "functools": ["cache"],
+    "math": ["prod"],
+}
+"""What the parts that are pasted by name import."""
+GENERATED = re.compile(
+    r"(run_)?(fused|split|forward|backward|FUSED|SPLIT|BACK)_(\d+[a-j]?|token)"
+    "|initial|initial_pull|promised|SIGNATURE|PROGRAM|HOST_*"
+)
+"""Names of what is written for the spec."""
 
 
-def taken() -> set[str]:
-    """Names that the host part defines."""
-    return {*SHARED, "Rows", "Array", "Arrays"}.union(*map(paste.names, (*MODULES, SAMPLERS)))
+@cache
+def taken() -> frozenset[str]:
+    """Names that emitted files may define, generated ones aside."""
+    modules = (*MODULES, CONTRACT, ROWS, SAMPLERS, *LAUNCHING, *ATTENTION, PLACES)
+    return frozenset(triton_device.names()).union(*map(paste.names, modules))
 
 
 def host_imports(*more: str) -> list[str]:
-    """The import lines of the host part and of ``more`` modules."""
-    lines = paste.imports(*MODULES, *more)
-    also = ["from collections import namedtuple", "from fractions import Fraction"]
-    also += ["from functools import cache", "from math import prod"]
-    standard = sorted({*lines[: lines.index("")], *also} if "" in lines else {*lines, *also})
-    return [*standard, *lines[lines.index("") :]] if "" in lines else standard
+    """The import lines of the host part and of ``more`` modules, the standard library's first."""
+    lines = filter(None, paste.imports(*MODULES, *more, also=IMPORTS))
+    parts: tuple[list[str], list[str]] = ([], [])
+    for line in sorted(lines, key=lambda line: (line.startswith("from"), line)):
+        parts[line.split()[1].partition(".")[0] in ("torch", "triton")].append(line)
+    return [*parts[0], "", *parts[1]]
 
 
 def host_text(derived: Derived) -> str:
@@ -72,8 +97,9 @@ def host_functions(derived: Derived) -> list[Function]:
 
 
 def public_name(signature: Signature) -> str:
-    """The name of the emitted function: the variant's, unless the file needs that for itself."""
-    return unused(signature.name, taken())
+    """The name of the emitted function."""
+    wish = signature.name
+    return base.public_name(f"{wish}_" if GENERATED.fullmatch(wish) else wish, taken())
 
 
 def api_text(
