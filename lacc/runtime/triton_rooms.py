@@ -16,7 +16,7 @@ import triton
 
 from lacc.runtime.launching import Launch, Workload, candidates, chunk_of, launch, seconds
 from lacc.runtime.torch_run import on_device
-from lacc.runtime.torch_walk import precision_of
+from lacc.runtime.torch_walk import power_from, precision_of
 from lacc.tile.fit import Fit
 
 
@@ -80,17 +80,22 @@ WAYS: dict[str, str] = {}
 where it is not said."""
 
 
+def sized(dims: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Every dim, sorted by name."""
+    return tuple((name, int(size)) for name, size in sorted(dims.items()))
+
+
 def call_of(run: Any) -> Workload:
-    """What the launches of a run depend on."""
-    element = torch.empty(0, dtype=run.out_dtype).element_size()
+    """What the launches of a run depend on. Sequences, tokens and chunks are rounded up to powers
+    of two: no plan is made anew for every length, and `torch.compile` may leave it open."""
     return Workload(
-        tuple(sorted(run.dims.items())),
-        run.N,
-        run.H,
-        run.B * run.T,
+        sized(run.dims),
+        power_from(run.N, 1),
+        int(run.H),
+        power_from(run.B * run.T, 1),
         block(run.C, 16),
-        run.chunks,
-        element,
+        power_from(run.chunks, 1),
+        run.out_dtype.itemsize,
         run.PRECISION,
         device_name(run.device),
         run.sms,
@@ -105,13 +110,13 @@ def planned_chunk(fits_: Mapping[str, Fit], args: Any, T: int) -> int:
     if not fits_:
         return 16
     call = Workload(
-        tuple(sorted(args.dims.items())),
-        args.sizes["#B"],
-        args.sizes["#H"],
-        args.sizes["#B"] * T,
+        sized(args.dims),
+        power_from(args.sizes["#B"], 1),
+        int(args.sizes["#H"]),
+        power_from(args.sizes["#B"] * T, 1),
         16,
         1,
-        torch.empty(0, dtype=args.out_dtype).element_size(),
+        args.out_dtype.itemsize,
         precision_of(args),
         device_name(args.device),
     )
