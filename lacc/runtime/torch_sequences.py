@@ -201,9 +201,9 @@ class Sequences:
         dx = torch.zeros_like(d)
         stay = d[:, by:]
         if self.cu is not None:
-            _, t = self.local()
-            before = (t < by).reshape(1, -1, *[1] * (d.ndim - 2))
-            stay = torch.where(before, 0, d)[:, by:]
+            n, t = self.local()
+            other = (t < by) | (t >= self.lengths()[n])  # the past's, or that of no sequence
+            stay = torch.where(other.reshape(1, -1, *[1] * (d.ndim - 2)), 0, d)[:, by:]
         dx[:, : max(self.T - by, 0)] = stay
         i = torch.arange(past, device=self.device)[None].expand(self.N, past) - past + by
         there = (i >= 0) & (i < self.lengths()[:, None])

@@ -69,10 +69,12 @@ def gradient_room(run: Any, x: Any, level: str, *axes: int) -> torch.Tensor | No
 
 
 def partial_room(run: Any, x: Any, parts: int, *axes: int) -> torch.Tensor | None:
-    """[parts, H, *axes] for sums of the gradient of a param; None where it is omitted."""
+    """[parts, H, *axes] for sums of the gradient of a param, 0 where no program of a part may add
+    to it; None where it is omitted."""
     if x is None:
         return None
-    return torch.empty((parts, run.H, *axes), dtype=run.dtype, device=run.device)
+    room = torch.empty if run.table is None else torch.zeros
+    return room((parts, run.H, *axes), dtype=run.dtype, device=run.device)
 
 
 WAYS: dict[str, str] = {}
