@@ -70,7 +70,7 @@ def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) 
     planned = ", ".join(f"**{name}" for p in passes for name in p.planned())
     choice = f"lambda *call: planned_chunk({{{planned}}}, *call)"
     choice = f"lambda *_: {chunk}" if chunk else choice
-    api = api_text(derived, signature, entries, token, choice, LIMIT, {})
+    api = api_text(derived, signature, entries, token, choice, LIMIT)
     return (
         environment()
         .get_template("triton.py.j2")

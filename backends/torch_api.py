@@ -4,7 +4,6 @@ runtime in torch, and the public functions with the tables that they run by."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from pprint import pformat
 
@@ -109,12 +108,10 @@ def api_text(
     token: str | None,
     chunk: str,
     limit: int,
-    largest: Mapping[str, int],
 ) -> str:
     """SIGNATURE, PROGRAM and the public functions. ``passes`` are the entries of the table, with
     `attention_entry` of those that attend, ``token`` that of the program of one token where the
-    file has one; ``chunk`` is code: how many tokens a chunk has at (T, heads, dims). ``largest``
-    says how many entries of a dim kernels take."""
+    file has one; ``chunk`` is code: how many tokens a chunk has at (T, heads, dims)."""
     spec = derived.spec
     arguments = public_arguments(spec)
     named = {a.name for a in arguments}
@@ -138,7 +135,6 @@ def api_text(
             draws=sorted({a.draw for a in spec.args if a.draw}),
             chunk=chunk,
             limit=limit,
-            largest=dict(largest),
             digest=spec.digest,
             arguments=arguments,
             public=public_name(signature),

@@ -25,7 +25,11 @@ scans, buffers, tables by position, declared states, windows that grow."""
 def worker(*arguments: str, interpreted: bool = True) -> Any:
     env = {**os.environ, "TRITON_INTERPRET": str(int(interpreted))}
     run = subprocess.run(
-        [sys.executable, WORKER, *arguments], env=env, capture_output=True, text=True, timeout=900
+        [sys.executable, WORKER, "host", *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
     assert run.returncode == 0, run.stderr[-3000:]
     return json.loads(run.stdout.splitlines()[-1])

@@ -1,11 +1,13 @@
-"""Run as a script, in a process of its own: the host part of emitted Triton files, with passes by
-the interpreter of tile programs, against the NumPy kernels; what differs most, as JSON.
+"""Run as a script, in a process of its own: the host part of emitted Triton files against the NumPy
+kernels, ``host`` with passes by the interpreter of tile programs, ``file`` with their kernels; what
+differs most, as JSON.
 
-    TRITON_INTERPRET=1 python torch_worker.py agree gla mamba2 ...    {variant: {check: error}}
-    TRITON_INTERPRET=1 python torch_worker.py refused                 {bad call: [NumPy's, ours]}
-    TRITON_INTERPRET=1 python torch_worker.py operators gla ...       {variant: {check: result}}
-    TRITON_INTERPRET=1 python torch_worker.py surface                 {what a caller sees: value}
-    python torch_worker.py compiled                                   the error without a GPU
+    TRITON_INTERPRET=1 python torch_worker.py host agree gla ...      {variant: {check: error}}
+    TRITON_INTERPRET=1 python torch_worker.py file calls gla ...      {variant: {check: error}}
+    TRITON_INTERPRET=1 python torch_worker.py host refused            {bad call: [NumPy's, ours]}
+    TRITON_INTERPRET=1 python torch_worker.py file operators gla ...  {variant: {check: result}}
+    TRITON_INTERPRET=1 python torch_worker.py file surface            {what a caller sees: value}
+    python torch_worker.py file compiled                              the error without a GPU
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch_standin
-from torch_standin import loaded
+import triton_module
 
 import lacc
 from lacc.backends.torch_api import public_name
@@ -31,6 +33,8 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 DIMS = {"K": 6, "V": 5, "D": 6, "M": 4, "R": 4}
 CU = [0, 0, 5, 5, 12, 21, 21]
 T = 21
+LOADERS = {"host": torch_standin.loaded, "file": triton_module.loaded}
+loaded: Any = torch_standin.loaded
 
 
 class Both:
@@ -125,11 +129,24 @@ def checks(given: str) -> Iterator[tuple[str, float]]:
         for mode in modes:
             got = both.vjp(**tx, mode=mode, **tensors(options))
             yield f"vjp initial {mode}", apart(got, kernel.vjp(**x, **options))
-        yield "autograd", autograd(both, tx, initial, ct, ends)
+    yield from calls(both)
+
+
+def calls(both: Both) -> Iterator[tuple[str, float]]:
+    """Checks of what differs from call to call."""
+    kernel, signature = both.numpy, both.signature
+    rng = np.random.default_rng(1)
+    if not signature.no_initial:
+        x = both.arguments(2, T)
+        outputs, initial = kernel(**x)
+        ct = tuple(rng.standard_normal(y.shape) for y in flat(outputs))
+        ends = _ends(kernel(**x, initial_state=initial)[1], rng)
+        error = autograd(both, tensors(x), initial, ct[0] if len(ct) == 1 else ct, ends)
+        yield "autograd", error
     yield from packed(both, rng)
     yield from masked(both, rng)
     yield from empty(both)
-    if not signature.no_step:
+    if not both.signature.no_step:
         yield from steps(both)
 
 
@@ -400,11 +417,17 @@ def compiled() -> str:
     return said(partial(both.call, **x))
 
 
-def main(what: str, *names: str) -> None:
+def main(whose: str, what: str, *names: str) -> None:
+    global loaded
+    loaded = LOADERS[whose]
+    if whose == "file":
+        triton_module.poison()
     found: Any
     match what:
         case "agree":
             found = {name: dict(checks(name)) for name in names}
+        case "calls":
+            found = {name: dict(calls(Both(name))) for name in names}
         case "operators":
             found = {name: operators(name) for name in names}
         case _:

@@ -25,6 +25,8 @@ WARPS = (4, 8, 2, 1, 16)
 CHUNKS = (16, 32, 64)
 SPILLED = 6
 """How many times the registers of a thread may be needed: beyond it a kernel is refused."""
+ENTRIES = 1 << 20
+"""Entries of a tile that Triton takes at most."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,18 @@ def total(fits_: Iterable[Fit], call: Workload) -> float:
 
 
 def every(fit: Fit, call: Workload) -> list[Launch]:
-    """All launches, whether they fit or not."""
+    """All launches with tiles that Triton takes, whether they fit the device or not."""
+    return [x for x in _every(fit, call) if entries(fit, call, x) <= ENTRIES]
+
+
+def entries(fit: Fit, call: Workload, x: Launch) -> int:
+    """Entries of the largest tile."""
+    at = lengths(fit, dict(call.dims), call.chunk, x.block)
+    tiles = (*fit.registers, *fit.shared, fit.loads, fit.stores)
+    return max((at.of(tile) for each in tiles for _, tile in each), default=1)
+
+
+def _every(fit: Fit, call: Workload) -> list[Launch]:
     whole = 1
     if fit.split:
         whole = size(fit.sizes[fit.split], dict(call.dims))
@@ -222,9 +235,11 @@ def chunk_of(fits_: Mapping[str, Fit], call: Workload) -> int:
 def too_large(kernel: str, fit: Fit, call: Workload) -> str:
     """Why nothing fits: the sizes, and the limit of the device that the smallest launch exceeds."""
     device = device_of(call)
-    least = min(every(fit, call), key=lambda x: (needs(fit, call, x, device)[1], -x.warps))
+    least = min(_every(fit, call), key=lambda x: (needs(fit, call, x, device)[1], -x.warps))
     used, memory = needs(fit, call, least, device)
     where = ", ".join(f"{name} = {n}" for name, n in call.dims)
+    if (tile := entries(fit, call, least)) > ENTRIES:
+        return f"{kernel} with {where} needs a tile of {tile} entries; Triton takes {ENTRIES}"
     if memory > device.shared:
         return (
             f"{kernel} with {where} needs {memory / 1024:.0f} KiB of shared memory in chunks of "

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lacc.runtime.contract import Axis, Signature, Value, axes_of, axes_text, size_of
-from lacc.runtime.torch_run import INTERPRETED, Program, Tensors, on_device
+from lacc.runtime.torch_run import INTERPRETED, Tensors, on_device
 
 TORCH_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
@@ -40,9 +40,7 @@ class Arguments:
     """Those of one call, of one token with ``step``: ``x`` by name (None: omitted), ``sizes``, and
     the dtypes of states and of outputs."""
 
-    def __init__(
-        self, signature: Signature, program: Program, arguments: Tensors, step: bool = False
-    ) -> None:
+    def __init__(self, signature: Signature, arguments: Tensors, step: bool = False) -> None:
         self.signature, self.step = signature, step
         self.sizes: dict[str, int] = {name: signature.dims[name] for name in signature.pinned}
         self.source = dict.fromkeys(self.sizes, "the compilation")
@@ -63,10 +61,6 @@ class Arguments:
             raise ValueError(f"{self.source['#G']}: G = {groups} does not divide H = {heads}")
         self.sizes = {"#T": 1, "#N": self.sizes["#B"], **signature.dims, **self.sizes}
         self.dims = {name: self.sizes[name] for name in signature.dims}
-        for name, most in program.largest.items():
-            if (size := self.dims[name]) > most:
-                whence = self.source.get(name, "the defaults")
-                raise ValueError(f"{whence}: at most {name} = {most} fits in a kernel, got {size}")
         wide = any(self.x[a.name].dtype == torch.float64 for a in given)
         self.dtype = torch.float64 if wide else torch.float32
         self.out_dtype = self.x[given[0].name].dtype

@@ -68,7 +68,7 @@ class Core:
                 args = copy(self.passed[key])
                 args.x = x
                 return args
-        args = Arguments(signature, self.program, x, step)
+        args = Arguments(signature, x, step)
         if cu is not None:
             check_sequences(args.sizes["#B"], args.sizes["#T"], cu, None, args.device)
             args.sizes["#N"] = cu.shape[0] - 1

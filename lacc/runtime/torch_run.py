@@ -133,7 +133,7 @@ class Program:
     ``said`` which: (name, argument, text). ``draws`` are the samplers of buffers.
 
     ``chunk(arguments, T)`` is the plan's choice of tokens of a chunk, ``limit`` what mode
-    parallel takes at most, ``largest`` the most entries of a dim that kernels take.
+    parallel takes at most.
     """
 
     passes: tuple[Pass | Attention, ...]
@@ -152,4 +152,3 @@ class Program:
     draws: Mapping[str, Callable[[tuple[int, ...], int], Any]]
     chunk: Callable[[Any, int], int]
     limit: int
-    largest: Mapping[str, int]
