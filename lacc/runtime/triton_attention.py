@@ -116,10 +116,10 @@ def attend_tiles(kernel, K, V, past, device, run):
         ahead = tiles.stages * others * (K2 + V2) * (4 if past else short)
         if tiles.width >= max(K, V) and own * axes * short + ahead <= limit:
             return tiles
-    raise ValueError(
-        f"attend: queries of {K} and values of {V} entries do not fit {limit >> 10} KiB of shared "
-        f"memory, or are more than {rows[-1][0]}"
-    )
+    sizes = f"attend: queries of {K} and values of {V} entries"
+    if max(K, V) > rows[-1][0]:
+        raise ValueError(f"{sizes}: a kernel takes at most {rows[-1][0]}")
+    raise ValueError(f"{sizes} do not fit {limit >> 10} KiB of shared memory")
 
 
 def attend_count(run, tokens: int) -> int:
