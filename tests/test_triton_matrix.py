@@ -7,7 +7,6 @@ errors differ from machine to machine, so it is compared without its numbers.
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -58,15 +57,6 @@ def test_interpreted_kernels_are_the_recurrence(first: int) -> None:
     assert found
     failures = {case: said for case, said in found.items() if said}
     assert not failures, failures
-
-
-@pytest.mark.parametrize("name", ("gla", "fox", "mlstm"))
-def test_an_emitted_file_defines_no_name_twice(name: str) -> None:
-    source = lacc.compile(ROOT / "examples" / f"{name}.la", "triton").source
-    assert source is not None
-    body = ast.parse(source).body
-    names = [n.name for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
-    assert not {n for n in names if names.count(n) > 1}
 
 
 def test_every_class_has_its_case() -> None:
