@@ -23,8 +23,6 @@ pytest.importorskip("triton")
 
 import triton_cases
 
-import lacc
-
 TABLE = ROOT / "tests" / "matrix" / "triton.md"
 COLUMNS = ("chunk", "parallel", "recurrent", "step", "float32", "bfloat16")
 
