@@ -49,6 +49,12 @@ output o : [V]
 S[t] = 0.9 * (S[t-1] - one @ (one.T @ S[t-1]) / 8) + k @ v.T
 o = S[t].T @ q
 """,
+    "a chain of decays along the last axis": """state X, Y : [K, V]
+output o : [V]
+X[t] = X[t-1] @ diag(sigmoid(v)) - 0.1 * Y[t-1] + k @ v.T
+Y[t] = 0.5 * Y[t-1] @ diag(sigmoid(v)) + 0.1 * X[t-1]
+o = X[t].T @ q + Y[t].T @ q
+""",
     "a last value of a backward state": """state b : [K]
 output o : [K]
 b[t] = sigmoid(k) * b[t+1] + k

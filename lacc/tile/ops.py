@@ -189,7 +189,7 @@ _ROWS = (
            "h[t] = a[t] h[t-1] + b[t] from 0, of matrices a over two axes and an h over the first"),
     TileOp("chain_back", _chain_axes, meaning.chain(True), _chain_grad("chain"), 2,
            "the adjoint of chain"),
-    TileOp("chain_parts", lambda v, *ins: _drop((), *ins), meaning.chain_parts, None, 2,
+    TileOp("chain_parts", lambda v, *ins: _drop((), *ins[::-1]), meaning.chain_parts, None, 2,
            "chain (chain_back, where so) of v[0] states, to be picked: operands are the entries of "
            "a, row by row, and those of b"),
     TileOp("stack", lambda v, *ins: tuple(dict.fromkeys((*(x for axes in ins for x in axes), v))),
