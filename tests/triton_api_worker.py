@@ -140,6 +140,7 @@ def refused() -> Iterator[tuple[str, str]]:
     late = torch.tensor([0, 4, 12])
     yield "cu past T", said(partial(both.call, **one, cu_seqlens=late))
     yield "chunk", said(partial(both.call, **x, chunk=2.5))
+    yield "long chunk", said(partial(both.call, **x, chunk=2000))
     wide = {n: torch.zeros(1, 2, 1, 5 if n == "v" else 1 << 18) for n in "qkvg"}
     module = triton_module.loaded(lacc.load(torch_worker.EXAMPLES / "gla.la"), both.signature)
     for mode in ("chunk", "recurrent"):

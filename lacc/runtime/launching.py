@@ -239,7 +239,8 @@ def too_large(kernel: str, fit: Fit, call: Workload) -> str:
     used, memory = needs(fit, call, least, device)
     where = ", ".join(f"{name} = {n}" for name, n in call.dims)
     if (tile := entries(fit, call, least)) > ENTRIES:
-        return f"{kernel} with {where} needs a tile of {tile} entries; Triton takes {ENTRIES}"
+        when = "" if fit.kind == "token" else f" in chunks of {call.chunk} tokens"
+        return f"{kernel} with {where} needs a tile of {tile} entries{when}; Triton takes {ENTRIES}"
     if memory > device.shared:
         return (
             f"{kernel} with {where} needs {memory / 1024:.0f} KiB of shared memory in chunks of "
