@@ -107,6 +107,8 @@ def test_refuses_what_no_kernel_takes(found: Any) -> None:
             "TypeError: q: ",
             "expected dtype float16, bfloat16, float32, float64, got int32",
         ),
+        "layout": ("TypeError: q: ", "expected a strided tensor, got torch.sparse_coo"),
+        "rows": ("TypeError: state_indices: ", "expected integers [B] = [2], got <class 'list'>"),
         "cu past T": (
             "ValueError: cu_seqlens: ",
             "expected to rise from 0 to T = 9, got [0, 4, 12]",

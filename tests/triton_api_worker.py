@@ -137,6 +137,9 @@ def refused() -> Iterator[tuple[str, str]]:
         said(partial(both.call, **x, initial_state=torch.empty(2, 2, 6, 5, device="meta"))),
     )
     yield "dtype", said(partial(both.call, **{**x, "q": x["q"].to(torch.int32)}))
+    yield "layout", said(partial(both.call, **{**x, "q": x["q"].to_sparse()}))
+    token = {n: y[:, 0] for n, y in x.items()}
+    yield "rows", said(partial(both.step, **token, state_indices=[1, 0]))
     late = torch.tensor([0, 4, 12])
     yield "cu past T", said(partial(both.call, **one, cu_seqlens=late))
     yield "chunk", said(partial(both.call, **x, chunk=2.5))

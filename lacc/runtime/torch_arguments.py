@@ -74,7 +74,9 @@ class Arguments:
         return x
 
     def placed(self, name: str, x: Any) -> None:
-        """Checks the device of a tensor."""
+        """Checks the device of a tensor, and that its entries lie in memory."""
+        if x.layout != torch.strided:
+            raise TypeError(f"{name}: expected a strided tensor, got {x.layout}")
         if not INTERPRETED and not on_device(x.device):
             raise ValueError(
                 f"{name}: expected a CUDA tensor, got one on {x.device}; a CPU runs what lacc emits"

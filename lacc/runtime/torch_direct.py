@@ -54,6 +54,8 @@ class Direct:
             else:
                 key += (x.shape, x.dtype, x.get_device())
         if rows is not None:
+            if not isinstance(rows, torch.Tensor):
+                return None
             key += (rows.shape, rows.dtype, rows.get_device())
         return tuple(key)
 
