@@ -65,6 +65,11 @@ output o : [V]
 y = attend(x, x[t-1], v, sink=0)
 o = y * exp(g)
 """,
+    "attention to a state that was there": """state z : [V] = 0.5
+output o : [V]
+z[t] = 0.9 * z[t-1] + v
+o = attend(q, k, z[t]) + attend(q, k, 2 * z[t], window=3) + attend(q, k, z[t], window=2)
+""",
     "comparisons between kernels": """state m, n : scalar = -inf
 state S : [K, V]
 output o : [V]

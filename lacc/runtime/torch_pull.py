@@ -131,10 +131,20 @@ class Pull:
                 d = d.squeeze(2) if walk.level(name) == "layer" else d
                 self._add(self.dx, name, d.reshape(x.shape).to(walk.dtype))
         for rows, d in zip((p.keys, p.values), dpasts):
-            if d is not None and walk.past.get(rows.field) is not None:
+            if d is not None:
                 d = d.squeeze(1) if walk.level(rows.source) == "layer" else d.movedim(2, 1)
-                past = walk.past[rows.field]
-                self._add(self.dpast, rows.field, d.reshape(past.shape).to(walk.dtype))
+                self._attended_past(rows, d.to(walk.dtype))
+
+    def _attended_past(self, rows: Rows, d: Any) -> None:
+        """Adds the gradient of what was attended to before the first token [N, P, E, D]."""
+        walk, count = self.walk, d.shape[1]
+        if rows.state is not None and walk.position is not None:
+            count -= 1
+            state = walk.start_of(rows)
+            self._add(self.dstart, rows.state, d[:, count].reshape(state.shape))
+        past = walk.past.get(rows.field)
+        if past is not None:
+            self._add(self.dpast, rows.field, d[:, :count].reshape(past.shape))
 
     def _delay(self, label: str) -> None:
         """A delayed input's gradient, taken back to the input and its past."""

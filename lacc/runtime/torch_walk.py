@@ -319,13 +319,17 @@ class Walk:
         return (*found, sink, *pasts)
 
     def _attended_past(self, rows: Rows) -> Any:
-        """What was attended to before the first token [N, E, P, D], None where nothing was."""
+        """What was attended to before the first token [N, E, P, D], None where nothing was: the
+        field of past values, then the state that the first token finds."""
         past, level = self.past.get(rows.field), self.level(rows.source)
+        if self.position is not None and (rows.length or rows.state is not None):
+            if past is None:
+                like = self.x[rows.source]
+                past = like.new_zeros(self.run.N, rows.length or 0, *like.shape[2:])
+            if rows.state is not None:
+                past = torch.cat([past.to(self.dtype), self.start_of(rows)[:, None]], 1)
         if past is None:
-            if self.position is None or not rows.length:
-                return None
-            like = self.x[rows.source]
-            past = like.new_zeros(self.run.N, rows.length, *like.shape[2:])
+            return None
         past = past.unsqueeze(1) if level == "layer" else past.movedim(1, 2)
         return wide(past)
 
