@@ -103,6 +103,13 @@ def test_no_kernel_writes_what_it_reads(name: str) -> None:
             assert not {f"kept:{name}" for name in program.loads("kept")} & program.outs.keys()
 
 
+def test_what_heads_are_moved_by_passes_two_to_the_31() -> None:
+    source = lacc.compile(ROOT / "examples" / "gla.la", "triton").source
+    assert source is not None
+    heads = [line for line in source.splitlines() if ", head = " in line]
+    assert heads and all("tl.program_id(0).to(tl.int64) % H" in line for line in heads)
+
+
 def test_a_pass_may_have_more_kernels_than_there_are_letters() -> None:
     states = [f"S{n}" for n in range(14)]
     lines = [f"state {', '.join(states)} : [K, V]", "output o : [V]"]
