@@ -13,13 +13,13 @@ from string import ascii_lowercase
 from lacc.backends.base import call_code, tuple_code, tuple_text
 from lacc.backends.triton_frame import KernelSpec, host_size
 from lacc.backends.triton_kernel import KernelText
-from lacc.runtime.launching import Workload, candidates, total
+from lacc.runtime.launching import ROOM, Workload, tightness, total
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Shape, Size
 from lacc.tile.derive import Pair
 from lacc.tile.fit import Fit
 from lacc.tile.free_axes import free_axes
-from lacc.tile.operands import bare_operands
+from lacc.tile.operands import bare_operands, only_products
 from lacc.tile.order import scheduled
 from lacc.tile.pad import fill_padding
 from lacc.tile.partition import (
@@ -30,7 +30,7 @@ from lacc.tile.partition import (
     partition,
     start_name,
 )
-from lacc.tile.pressure import fit, matrix_product
+from lacc.tile.pressure import fit
 from lacc.tile.program import Axes, Program, prune
 from lacc.tile.rewrite import for_kernels, meet_once
 from lacc.tile.rounds import round_axes
@@ -46,6 +46,11 @@ class Kept:
     axes: Axes
     rounded: bool
     sizes: Program
+
+
+TOKENS = 4096
+CHUNKS = (64, 32)
+"""Tokens of the batch that kernels are laid out for, and of its chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,7 @@ class TritonPass:
         than bfloat16 does."""
         self.spec, self.number, self.reverse = spec, number, reverse
         self.shared, self.fine = shared, fine
+        self.chunk = CHUNKS[0]
         self.by_token = number == "token"
         self.dims = {name: int(dim.default or 0) for name, dim in spec.dims.items()}
         self.shapes: dict[str, Shape] = {s.ascii: s.shape for s in spec.states}
@@ -109,31 +115,38 @@ class TritonPass:
     # ---- kernels ---------------------------------------------------------------------------------
 
     def _chunks(self) -> None:
+        """Kernels for the longest chunks in which all should fit."""
         program, back = self.forward_program, from_starts(self.backward_program)
+        for self.chunk in CHUNKS:
+            split = self._partitioned(program, "state") if program.loads("state") else ()
+            parts = self._partitioned(back, "dstate")
+            if all(map(self._fits, (*split, *parts))):
+                break
         self.fused = self._kernels(in_one_loop(program, "state", self.starts), "fused", False)
-        split: tuple[Part, ...] = ()
-        if has_products(program) and program.loads("state"):
-            split = partition(program, "state", self.dims, self.starts, self._fits)
         self.split = self._kernels(split, "forward", False) if len(split) > 1 else []
-        once = not has_products(back) or any(n.startswith("last:") for n in back.outs)
-        parts = (
-            in_one_loop(back, "dstate", ())
-            if once
-            else partition(back, "dstate", self.dims, (), self._fits)
-        )
-        if any(n.startswith("last:") for n in back.outs):
-            parts = tuple(replace(part, kind="loop") for part in parts)
         self.back = self._kernels(parts, "backward", True)
 
+    def _partitioned(self, program: Program, carried: str) -> tuple[Part, ...]:
+        """Kernels for each phase, or one where there is nothing to gain: where no matrices are
+        multiplied, and where sums over all chunks of a sequence come out."""
+        whole = any(n.startswith("last:") for n in program.outs)
+        starts = self.starts if carried == "state" else ()
+        if has_products(program) and not whole:
+            return partition(program, carried, self.dims, starts, self.chunk, self._fits)
+        parts = in_one_loop(program, carried, starts)
+        return tuple(replace(part, kind="loop") for part in parts) if whole else parts
+
     def _fits(self, part: Part) -> bool:
-        """Whether a kernel of the declared dims has a launch that spills nothing."""
-        return bool(candidates(self._finished(part).fit, self._workload))
+        """Whether a kernel of the declared dims has a launch that should spill nothing."""
+        most = ROOM if part.kind == "chunk" else 1.0
+        return tightness(self._finished(part).fit, self._workload) <= most
 
     @property
     def _workload(self) -> Workload:
         """What kernels are laid out for: the declared dims, and a batch of middling size."""
         dims = {name: size or 128 for name, size in self.dims.items()}
-        return Workload(tuple(sorted(dims.items())), 1, 16, 4096, 64, 64)
+        chunks = TOKENS // self.chunk
+        return Workload(tuple(sorted(dims.items())), 1, 16, TOKENS, self.chunk, chunks)
 
     def _finished(self, part: Part, whole: bool = False) -> Finished:
         """The program of a kernel as it is written, and the axis of which it holds blocks; none
@@ -152,7 +165,8 @@ class TritonPass:
         plain = _ready(part.program)
         ways += [Finished(plain, "", axis, "chunk") for axis in round_axes(plain)]
         ways = [replace(w, program=scheduled(w.program, w.axis, w.kind)) for w in ways]
-        return min(ways, key=lambda way: total([way.fit], self._workload))
+        load = self._workload
+        return min(ways, key=lambda w: (max(ROOM, tightness(w.fit, load)), total([w.fit], load)))
 
     def _token(self) -> None:
         program, back = self.forward_program, self.backward_program
@@ -396,14 +410,12 @@ class TritonPass:
         for kernel in kernels:
             name = kernel.what.name
             programs = "run.chunks" if kernel.what.kind == "chunk" else "run.N"
-            lines.append(f"if {programs} * run.H and not run.dry:")
-            lines.append(f'    config = configured("{name}", {table}["{name}"], run)')
-            shares = ", config.blocks" if kernel.what.split else ", 1"
-            lines.append(f"    {name}[({programs} * run.H{shares})](")
+            lines.append("launched(")
+            lines.append(f'    "{name}", {name}, {table}["{name}"], run, {programs} * run.H,')
+            lines.append("    lambda config: called(")
             lines += [f"        {line}," for line in kernel.call]
-            lines.append("        num_warps=config.warps,")
-            lines.append("        num_stages=config.stages,")
-            lines.append("    )")
+            lines.append("    ),")
+            lines.append(")")
         return lines
 
     def planned(self) -> list[str]:
@@ -456,35 +468,10 @@ def delicate(program: Program) -> bool:
     return False
 
 
-ROUNDED = ("gram", "meet", "decayed")
-PASSING = ("mul", "neg", "rename", "expand", "within")
-
-
 def rounds(programs: Iterable[Program], name: str) -> bool:
     """Whether products alone take a kept value, which round their operands anyway."""
-    for program in programs:
-        loads = program.loads("kept")
-        if name in loads and not _only_products(program, loads[name]):
-            return False
-    return True
-
-
-def _only_products(program: Program, n: int) -> bool:
-    """Whether a value goes, but for factors, into products of matrices alone, or into a sum over
-    all that it has, where errors cancel."""
-    if n in program.outs.values():
-        return False
-    for k, inst in enumerate(program.body):
-        if n in inst.ins:
-            if inst.op in PASSING:
-                if not _only_products(program, k):
-                    return False
-            elif inst.op == "contract":
-                if inst.axes and not matrix_product(program, inst):
-                    return False
-            elif inst.op not in ROUNDED:
-                return False
-    return True
+    loads = [(p, p.loads("kept")) for p in programs]
+    return all(only_products(p, kept[name]) for p, kept in loads if name in kept)
 
 
 def _shape(shape: Iterable[Size | str]) -> str:

@@ -69,6 +69,9 @@ class Launch:
     stages: int
 
 
+ROOM = 0.8
+"""The part of a thread's registers up to which fewer are no better: the rest is for what the model
+does not see."""
 TUNED: dict[tuple[str, Workload], Launch] = {}
 """Launches that were measured: by kernel and `bucket` of the call."""
 _CHOSEN: dict[tuple[str, Workload], Launch] = {}
@@ -102,6 +105,28 @@ def candidates(fit: Fit, call: Workload) -> list[Launch]:
     device = device_of(call)
     fitting = [x for x in every(fit, call) if fits(fit, call, x, device)]
     return sorted(fitting, key=lambda x: seconds(fit, call, x))[:CANDIDATES]
+
+
+def tightness(fit: Fit, call: Workload) -> float:
+    """The part of a thread's registers that the launch which needs the fewest takes; infinite where
+    none fits the device."""
+    device = device_of(call)
+    found = [(x, *needs(fit, call, x, device)) for x in every(fit, call)]
+    held = (used / most_of(x, device) for x, used, memory in found if memory <= device.shared)
+    return min(held, default=float("inf"))
+
+
+def sparing(fit: Fit, call: Workload) -> list[Launch]:
+    """All launches that the device can hold, those that need the fewest registers first, and of
+    those alike the faster."""
+    device = device_of(call)
+    found = {x: needs(fit, call, x, device) for x in every(fit, call)}
+    able = [x for x, (_, memory) in found.items() if memory <= device.shared]
+
+    def key(x: Launch) -> tuple[float, float]:
+        return round(found[x][0] / most_of(x, device), 1), seconds(fit, call, x)
+
+    return sorted(able, key=key)
 
 
 def spilling(fit: Fit, call: Workload) -> list[Launch]:
@@ -146,10 +171,11 @@ def _every(fit: Fit, call: Workload) -> list[Launch]:
     padded = power_of_two(max(whole, 16 if fit.products and fit.split else 1))
     blocks = sorted({min(block, padded) for block in (*BLOCKS, padded)}) if fit.split else [1]
     stages = (3, 2, 1) if fit.kind == "loop" else (1,)
+    warps = tuple(w for w in WARPS if w >= 4 or not fit.products)
     return [
-        Launch(block, -(-whole // block), warps, ahead)
+        Launch(block, -(-whole // block), w, ahead)
         for block in blocks
-        for warps in WARPS
+        for w in warps
         for ahead in stages
     ]
 
@@ -210,6 +236,7 @@ def seconds(fit: Fit, call: Workload, x: Launch) -> float:
     resident = min(max(1, at_once), -(-programs // device.multiprocessors))
     waves = -(-programs // (device.multiprocessors * resident))
     wait = LATENCY * (len(fit.products) + 1) / min(x.stages, 2)
+    wait *= x.blocks if fit.looped else 1
     return waves * trips * max(wait, resident * (max(products, bytes_) + issue))
 
 

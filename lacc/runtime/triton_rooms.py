@@ -5,16 +5,24 @@ This module stands alone (torch and Triton only): its text is pasted into emitte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from math import inf
 from typing import Any
 
 import torch
 import triton
 
-from lacc.runtime.launching import Launch, Workload, candidates, chunk_of, launch, seconds
+from lacc.runtime.launching import (
+    TUNED,
+    Launch,
+    Workload,
+    bucket,
+    chunk_of,
+    launch,
+    sparing,
+    total,
+)
 from lacc.runtime.torch_run import on_device
 from lacc.runtime.torch_walk import power_from, precision_of
 from lacc.tile.fit import Fit
@@ -138,9 +146,76 @@ def device_name(device: torch.device) -> str:
     return arch or f"sm_{properties.major}{properties.minor}"
 
 
-def configured(name: str, fit: Fit, run: Any) -> Launch:
-    """How a kernel is launched."""
-    return launch(name, fit, call_of(run))
+TRIES = 4
+"""Launches of a kernel that are compiled at most, to find one that spills no register."""
+_SETTLED: dict[tuple[str, Workload], Launch] = {}
+
+
+def called(*arguments: Any, **constants: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a kernel."""
+    return arguments, constants
+
+
+def launched(
+    name: str,
+    kernel: Any,
+    fit: Fit,
+    run: Any,
+    programs: int,
+    arguments: Callable[[Launch], tuple[tuple[Any, ...], dict[str, Any]]],
+) -> None:
+    """Launches ``programs`` of a kernel, each with all its blocks or a block of the axis that is
+    split; nothing where there are none."""
+    if not programs or run.dry:
+        return
+    call = call_of(run)
+    config = _SETTLED.get((name, call))
+    if config is None:
+        config = settled(name, kernel, fit, call, programs, arguments)
+        _SETTLED[name, call] = config
+    given, constants = arguments(config)
+    kernel[grid_of(fit, config, programs)](
+        *given, **constants, num_warps=config.warps, num_stages=config.stages
+    )
+
+
+def grid_of(fit: Fit, config: Launch, programs: int) -> tuple[int, int]:
+    """The grid of a launch."""
+    return programs, 1 if fit.looped else config.blocks
+
+
+def settled(
+    name: str,
+    kernel: Any,
+    fit: Fit,
+    call: Workload,
+    programs: int,
+    arguments: Callable[[Launch], tuple[tuple[Any, ...], dict[str, Any]]],
+) -> Launch:
+    """How a kernel is launched: as the model says, or, where a binary spills registers that the
+    model has not seen, as the next best that does not, of `TRIES`."""
+    first = launch(name, fit, call)
+    if not call.device or (name, bucket(call)) in TUNED:
+        return first
+    spills: dict[Launch, int] = {}
+    others = [x for x in sparing(fit, call) if x != first]
+    for config in [first, *others][:TRIES]:
+        given, constants = arguments(config)
+        options = {"num_warps": config.warps, "num_stages": config.stages}
+        compiled = kernel.warmup(
+            *given, grid=grid_of(fit, config, programs), **constants, **options
+        )
+        spills[config] = spills_of(compiled)
+        if not spills[config]:
+            return config
+    return min(spills, key=spills.__getitem__)
+
+
+def spills_of(compiled: Any) -> int:
+    """Registers that a compiled kernel spills."""
+    if getattr(compiled, "n_spills", None) is None:
+        compiled.run  # noqa: B018  loads the binary, which tells
+    return int(compiled.n_spills)
 
 
 def in_one(name: str, one: Mapping[str, Fit], several: Mapping[str, Fit], run: Any) -> bool:
@@ -148,11 +223,4 @@ def in_one(name: str, one: Mapping[str, Fit], several: Mapping[str, Fit], run: A
     if name in WAYS:
         return WAYS[name] == "fused"
     call = call_of(run)
-
-    def seconds_of(fits_: Mapping[str, Fit]) -> float:
-        each = [candidates(fit, call) for fit in fits_.values()]
-        if not all(each):
-            return inf
-        return sum(seconds(fit, call, found[0]) for fit, found in zip(fits_.values(), each))
-
-    return seconds_of(one) <= seconds_of(several)
+    return total(one.values(), call) <= total(several.values(), call)

@@ -68,13 +68,17 @@ class Recorder:
             result = function()
         return Call(name, tuple(self.launches), dict(ops.seen)), result
 
+    def measured(self, compiled: Any) -> _Measured:
+        """What a compiled kernel shows."""
+        if id(compiled) not in self._kernels:
+            self._kernels[id(compiled)] = compiled, _Measured(compiled, self.architecture)
+        return self._kernels[id(compiled)][1]
+
     def add(
         self, compiled: Any, name: str, arguments: dict[str, Any], grid: tuple[int, ...]
     ) -> None:
         """One launch of a compiled kernel with ``arguments`` by name."""
-        if id(compiled) not in self._kernels:
-            self._kernels[id(compiled)] = compiled, _Measured(compiled, self.architecture)
-        _, found = self._kernels[id(compiled)]
+        found = self.measured(compiled)
         full = (*grid, 1, 1)[:3]
         read, written = _traffic(found.accesses, arguments)
         issued, unknown = found.issued(arguments, full)
@@ -218,6 +222,7 @@ def pretended(architecture: Architecture) -> Iterator[Recorder]:
             compiled = launch(self, *args, grid=grid, warmup=True, **kwargs)
         except (CompilationError, PTXASError, RuntimeError) as problem:
             raise NotCompiled(f"{self.__name__}: {problem}") from problem
+        compiled.n_spills = recorder.measured(compiled).resources.spill
         if not warmup:
             bound = self.signature.bind_partial(
                 *args, **{n: x for n, x in kwargs.items() if n in self.arg_names}

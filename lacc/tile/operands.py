@@ -18,6 +18,28 @@ from lacc.tile.row_factors import scale, times
 
 RESULT = 2
 
+ROUNDED = ("gram", "meet", "decayed")
+PASSING = ("mul", "neg", "rename", "expand", "within")
+
+
+def only_products(program: Program, n: int) -> bool:
+    """Whether a value goes, but for factors, into products of matrices alone, which round their
+    operands, or into a sum over all that it has, where errors cancel."""
+    if n in program.outs.values():
+        return False
+    for k, inst in enumerate(program.body):
+        if n in inst.ins:
+            if inst.op in PASSING:
+                if not only_products(program, k):
+                    return False
+            elif inst.op == "contract":
+                a, b = (program.body[i].axes for i in inst.ins)
+                if a != b and not matrix_product(program, inst):
+                    return False
+            elif inst.op not in ROUNDED:
+                return False
+    return True
+
 
 def bare_operands(program: Program) -> Program:
     """Factors of fewer axes out of the operands that are loads without them."""

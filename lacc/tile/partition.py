@@ -17,18 +17,20 @@ from lacc.ir.graph import cheapest_cut
 from lacc.ir.ops import OPS
 from lacc.spec.shapes import Size
 from lacc.tile.free_axes import free_axes
+from lacc.tile.operands import only_products
 from lacc.tile.ops import TILE_OPS
 from lacc.tile.program import Inst, Program, Tiles, prune
 from lacc.tile.split import FIXED, phases
 
-CHUNK, WIDTH = 64, 128
-"""Tokens of a chunk, and the size of a dim without a default, to weigh values by."""
+WIDTH = 128
+"""The size that a dim without a default is weighed by."""
 
 FLOPS_A_BYTE = 100.0
 """What tensor cores compute while a byte moves."""
 
-IN_ORDER = 2.0
-"""How much more a flop counts in a loop, which few programs go through."""
+IN_ORDER = (2.0, 4.0)
+"""How much more a flop counts in a loop, which few programs go through: more where the loop does
+not fit on the chip otherwise."""
 
 OPAQUE = ("levels", "meet", "meet_pull", "decayed_pull", "chain_parts", "solve_parts")
 """Values that are not tiles and cannot be kept."""
@@ -67,11 +69,12 @@ def partition(
     carried: str,
     dims: Mapping[str, int],
     starts: Collection[str],
+    chunk: int = 64,
     fits: Callable[[Part], bool] = lambda part: True,
 ) -> tuple[Part, ...]:
     """Loops over the carried states alone, everything else for all chunks at once; what does not
     fit on the chip at once in several kernels."""
-    return _Partition(program, carried, dims, starts, fits).parts()
+    return _Partition(program, carried, dims, starts, chunk, fits).parts()
 
 
 def start_name(state: str, carried: str = "state") -> str:
@@ -107,10 +110,12 @@ class _Partition:
         carried: str,
         dims: Mapping[str, int],
         starts: Collection[str],
+        chunk: int,
         fits: Callable[[Part], bool],
     ) -> None:
         self.program, self.body, self.carried = program, program.body, carried
-        self.dims, self.fits = dims, fits
+        self.dims, self.chunk, self.fits = dims, chunk, fits
+        self.in_order = IN_ORDER[0]
         found, self.loops = phases(program, carried)
         self.phase = list(found)
         for n, inst in enumerate(self.body):
@@ -146,7 +151,10 @@ class _Partition:
 
     def _of_phase(self, phase: int, roots: dict[str, int]) -> list[Part]:
         """The kernels of a phase, the last one first."""
-        part, kept = self._try(phase, roots, self._needed_now(phase, roots))
+        for self.in_order in IN_ORDER:
+            part, kept = self._try(phase, roots, self._needed_now(phase, roots))
+            if phase % 2 == 0 or self.fits(part):
+                break
         groups = [roots] if phase % 2 or self.fits(part) else self._groups(part.program, roots)
         if len(groups) == 1:
             self._asked(phase, kept, {})
@@ -266,7 +274,7 @@ class _Partition:
             here, there = (n, "made"), (n, "had")
             edges[here, there] = self._bytes(n, n in asked)
             if not self._is_load(n):
-                edges[here, there] += self._only_for(n, phase, known)
+                edges[here, there] += self._only_for(n, known)
             edges["memory", here] = self._price(n, phase)
             for i in self.body[n].ins:
                 edges[(i, "had"), here] = inf
@@ -279,11 +287,11 @@ class _Partition:
             if (n, "made") in left and (n, "had") not in left and not self._is_load(n)
         }
 
-    def _only_for(self, n: int, phase: int, known: Collection[int]) -> float:
+    def _only_for(self, n: int, known: Collection[int]) -> float:
         """What an earlier kernel reads and computes for a value alone, as bytes."""
         below = [i for i in self._below([n], known) if i not in known]
         reads = sum(self._bytes(i) for i in below if self._is_load(i))
-        return reads + sum(self._price(i, phase) for i in below if self.body[i].op != "load")
+        return reads + sum(self._price(i, 0) for i in below if self.body[i].op != "load")
 
     def _needed_now(self, phase: int, roots: Mapping[str, int]) -> set[int]:
         """Values that are computed in the kernel of a phase because they can nowhere else."""
@@ -314,8 +322,8 @@ class _Partition:
         """Entries of a value, for each token."""
         found = 1.0
         for axis in self.body[n].axes:
-            found *= CHUNK if axis in ("t", "s") else self._length(self.program.sizes[axis])
-        return found / CHUNK
+            found *= self.chunk if axis in ("t", "s") else self._length(self.program.sizes[axis])
+        return found / self.chunk
 
     def _length(self, size: Size) -> float:
         return float(size.evaluate({dim: self.dims.get(dim) or WIDTH for dim in size.dims}))
@@ -327,7 +335,8 @@ class _Partition:
             return inf
         if self.phase[n] == FIXED:
             return 0.0 if inst.op == "load" else inf
-        return 2 * self._size(n) * (1 if there or self._is_load(n) else 2)
+        wide = 2 if self._is_load(n) or only_products(self.program, n) else 4
+        return wide * self._size(n) * (1 if there or self._is_load(n) else 2)
 
     def _price(self, n: int, phase: int) -> float:
         """What computing a value again costs, as bytes."""
@@ -340,7 +349,8 @@ class _Partition:
         axes = {*inst.axes}.union(*(self.body[i].axes for i in inst.ins))
         points = 1.0
         for axis in axes:
-            points *= CHUNK if axis in ("t", "s") else self._length(self.program.sizes[axis])
+            points *= self.chunk if axis in ("t", "s") else self._length(self.program.sizes[axis])
         row = OPS.get(inst.op)
         flops = row.flops if row is not None else TILE_OPS[inst.op].flops
-        return points / CHUNK * flops * serial / FLOPS_A_BYTE * (IN_ORDER if phase % 2 else 1.0)
+        weight = self.in_order if phase % 2 else 1.0
+        return points / self.chunk * flops * serial / FLOPS_A_BYTE * weight

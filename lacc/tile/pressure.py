@@ -39,6 +39,23 @@ TEMPORARIES: Mapping[str, tuple[float, float]] = {
 """Tiles that the device function of an op holds beside its operands and its result: as large as its
 largest operand, and of pairs of tokens."""
 
+WORK: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("prefix", "suffix", "running"), (15, 0)),
+    **dict.fromkeys(("prefix_pull", "suffix_pull"), (30, 0)),
+    **dict.fromkeys(("scan", "scan_back", "tropical", "chain_parts"), (40, 0)),
+    **dict.fromkeys(("gram", "meet", "decayed"), (150, 0)),
+    **dict.fromkeys(("meet_pull", "decayed_pull"), (300, 0)),
+    "whole": (6, 0),
+    "matrix": (0, 30),
+    "matrix_pull": (0, 60),
+    "inverse": (0, 280),
+    "solve": (20, 280),
+    "solve_parts": (20, 600),
+    "dense_solve": (200, 0),
+}
+"""Operations of the device function of an op for each entry of its largest operand, and of pairs of
+tokens: counted in binaries."""
+
 SAME = ("rename", "expand", "levels", "within", "instead", "through_time", "default", "omitted")
 """Ops whose result is in the registers of their first operand."""
 
@@ -213,6 +230,18 @@ class _Pressure:
         """Operations in products of matrices, or in all else, for a chunk."""
         for n, inst in enumerate(self.body):
             row = TILE_OPS.get(inst.op)
+            if inst.op in WORK:
+                wide, pairs = WORK[inst.op]
+                every = [*(self.body[i].axes for i in inst.ins), inst.axes]
+                yield from (
+                    ()
+                    if products
+                    else (
+                        (wide, self._named(max(every, key=len))),
+                        (pairs, ("t", "t")),
+                    )
+                )
+                continue
             free = n in self.numbers or n in self._fixed or (row is not None and row.view)
             if free or self._multiplies(n) != products:
                 continue
