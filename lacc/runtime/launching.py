@@ -69,7 +69,7 @@ class Launch:
     stages: int
 
 
-ROOM = 0.8
+ROOM = 0.7
 """The part of a thread's registers up to which fewer are no better: the rest is for what the model
 does not see."""
 TUNED: dict[tuple[str, Workload], Launch] = {}

@@ -263,7 +263,8 @@ class _Partition:
         kernels ``before`` it in the same phase have roots of their own.
 
         Each value is *made* here, or not; and *had*, if need be from memory, which counts what an
-        earlier kernel has to do only for that.
+        earlier kernel has to do only for that. One in the same phase does nothing only for that: it
+        was cut off to hold less.
         """
         asked = {n for p, r in self.roots.items() if p < phase for n in r.values()}
         known = set(self._below([*before, *asked, *self._serial_before(phase)], ()))
@@ -274,7 +275,8 @@ class _Partition:
             here, there = (n, "made"), (n, "had")
             edges[here, there] = self._bytes(n, n in asked)
             if not self._is_load(n):
-                edges[here, there] += self._only_for(n, known)
+                apart = bool(before) and n not in known
+                edges[here, there] += inf if apart else self._only_for(n, known)
             edges["memory", here] = self._price(n, phase)
             for i in self.body[n].ins:
                 edges[(i, "had"), here] = inf
