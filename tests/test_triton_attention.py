@@ -72,7 +72,7 @@ def test_a_token_that_sees_nothing_gives_zero(numbers: dict[str, float]) -> None
 def test_axes_that_do_not_fit_are_refused() -> None:
     run = SimpleNamespace(PRECISION="bf16")
     device = torch.device("cpu")
-    with pytest.raises(ValueError, match="queries of 2000 .* a kernel takes at most"):
+    with pytest.raises(ValueError, match=r"queries of 2000 .* a kernel takes at most"):
         triton_attention.attend_tiles("keys", 2000, 3, False, device, run)
 
 
