@@ -322,7 +322,7 @@ class Walk:
         """What was attended to before the first token [N, E, P, D], None where nothing was: the
         field of past values, then the state that the first token finds."""
         past, level = self.past.get(rows.field), self.level(rows.source)
-        if self.position is not None and (rows.length or rows.state is not None):
+        if self.position is not None:
             if past is None:
                 like = self.x[rows.source]
                 past = like.new_zeros(self.run.N, rows.length or 0, *like.shape[2:])
