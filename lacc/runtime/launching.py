@@ -23,8 +23,6 @@ CANDIDATES = 10
 BLOCKS = (16, 32, 64, 128)
 WARPS = (4, 8, 2, 1, 16)
 CHUNKS = (16, 32, 64)
-SPILLED = 6
-"""How many times the registers of a thread may be needed: beyond it a kernel is refused."""
 ENTRIES = 1 << 20
 """Entries of a tile that Triton takes at most."""
 
@@ -69,6 +67,9 @@ class Launch:
     stages: int
 
 
+MARGIN, SPILLED = 1.5, 16
+"""How many times the shared memory of a device, and the registers of a thread, a kernel may seem to
+need: beyond it is refused."""
 ROOM = 0.7
 """The part of a thread's registers up to which fewer are no better: the rest is for what the model
 does not see."""
@@ -130,17 +131,23 @@ def sparing(fit: Fit, call: Workload) -> list[Launch]:
 
 
 def spilling(fit: Fit, call: Workload) -> list[Launch]:
-    """Launches that spill registers, where none does not, the one that spills least first; none
-    where it would be more than `SPILLED` times what a thread has.
+    """Launches that spill registers, where none does not: the one that spills least first. Behind
+    them, since a model may err, those that seem to need more shared memory than there is, up to
+    `MARGIN` times as much.
     """
     device = device_of(call)
     over = {x: needs(fit, call, x, device) for x in every(fit, call)}
-    held = {
-        x: used / most_of(x, device)
+
+    def key(x: Launch) -> tuple[float, float, float]:
+        used, memory = over[x]
+        return max(memory, device.shared), used / most_of(x, device), seconds(fit, call, x)
+
+    able = (
+        x
         for x, (used, memory) in over.items()
-        if memory <= device.shared and used <= SPILLED * most_of(x, device)
-    }
-    return sorted(held, key=lambda x: (held[x], seconds(fit, call, x)))[:CANDIDATES]
+        if memory <= MARGIN * device.shared and used <= SPILLED * most_of(x, device)
+    )
+    return sorted(able, key=key)[:CANDIDATES]
 
 
 def total(fits_: Iterable[Fit], call: Workload) -> float:

@@ -21,6 +21,7 @@ from lacc.runtime.launching import (
     chunk_of,
     launch,
     sparing,
+    too_large,
     total,
 )
 from lacc.runtime.torch_run import on_device
@@ -202,12 +203,15 @@ def settled(
     for config in [first, *others][:TRIES]:
         given, constants = arguments(config)
         options = {"num_warps": config.warps, "num_stages": config.stages}
-        compiled = kernel.warmup(
-            *given, grid=grid_of(fit, config, programs), **constants, **options
-        )
-        spills[config] = spills_of(compiled)
+        grid = grid_of(fit, config, programs)
+        try:
+            spills[config] = spills_of(kernel.warmup(*given, grid=grid, **constants, **options))
+        except triton.OutOfResources:
+            continue
         if not spills[config]:
             return config
+    if not spills:
+        raise ValueError(too_large(name, fit, call))
     return min(spills, key=spills.__getitem__)
 
 
