@@ -1,4 +1,5 @@
-"""The README runs: shell lines that start with ``lacc``, and its Python blocks as one program."""
+"""The README runs: shell lines that start with ``lacc``, and its Python blocks as two programs, the
+one that imports torch with interpreted kernels."""
 
 from __future__ import annotations
 
@@ -26,6 +27,8 @@ SHELL = [
     for line in body.splitlines()
     if line.startswith("lacc ")
 ]
+PYTHON = [body for kind, body in BLOCKS if kind == "python"]
+TORCH = [body for body in PYTHON if body.startswith("import torch\n")]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,7 @@ def python(folder: Path, *words: str) -> None:
     done = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
     )
@@ -55,9 +58,17 @@ def test_a_command_of_the_readme_ends_well(line: str, checkout: Path) -> None:
 
 
 def test_the_python_of_the_readme_runs(checkout: Path) -> None:
-    program = "\n".join(body for kind, body in BLOCKS if kind == "python")
+    program = "\n".join(body for body in PYTHON if body not in TORCH)
     (checkout / "readme.py").write_text(program, encoding="utf-8")
     python(checkout, "readme.py")
+
+
+def test_the_torch_of_the_readme_runs(checkout: Path) -> None:
+    source = lacc.compile(checkout / "gla.la", target="triton").source
+    assert source is not None
+    (checkout / "gla.py").write_text(source, encoding="utf-8")
+    (checkout / "train.py").write_text("\n".join(TORCH), encoding="utf-8")
+    python(checkout, "train.py")
 
 
 def test_the_spec_of_the_readme_is_the_example() -> None:
