@@ -11,11 +11,10 @@ import os
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from conftest import EXAMPLES, ROOT
+from conftest import ROOT
 from typer.testing import CliRunner
 
 from lacc import LaccError, driver
@@ -29,10 +28,25 @@ from lacc.views import FIGURES, of_call, of_figures, of_launch
 
 TABLES = ROOT / "tests" / "static"
 SHAPE = {"B": 1, "T": 4096, "H": 16}
-CLASSES = {"gla": {"K": 64, "V": 64}, "hgrn": {"D": 64}}
+HEAD = {"K": 64, "V": 64}
+CLASSES = {
+    "linear_transformer": HEAD,
+    "simple_gla": HEAD,
+    "gla": HEAD,
+    "hgrn": {"D": 64},
+    "rwkv4": {"D": 64},
+    "softmax_attention": HEAD,
+    "slstm": {"D": 64},
+    "gated_deltanet": HEAD,
+}
 """Examples of classes of transitions, and sizes."""
 
-SPILLING = pytest.mark.xfail(reason="a kernel of the backward spills", strict=True)
+SPILLS = {
+    "gated_deltanet": {"backward_0c": 128},
+    "slstm": {"backward_token": 48},
+    "softmax_attention": {"attend_forward_kernel": 72, "attend_keys_kernel": 232},
+}
+"""The most bytes that a thread of an example's kernels spills; what is not here spills none."""
 
 
 def test_the_ir_says_what_is_touched_and_how_often_loops_run() -> None:
@@ -185,68 +199,18 @@ def built(name: str) -> Figures:
     return begun(name).result()
 
 
-@pytest.mark.parametrize("name", [pytest.param("gla", marks=SPILLING), "hgrn"])
+@pytest.mark.parametrize("name", CLASSES)
 def test_a_class_compiles_for_sm_90_as_it_did(name: str) -> None:
     pytest.importorskip("triton")
     found = built(name)
     assert [call.name for call in found.calls][:2] == ["inference", "forward"]
     assert all(call.launches for call in found.calls)
     same(TABLES / f"{name}.md", page(found), found.compiler)
-    for call in found.calls:
-        for launch in call.launches:
-            assert launch.spill == 0, f"{launch.kernel} spills"
-            assert launch.occupancy > 0, f"{launch.kernel} does not fit"
-
-
-COLUMNS = (
-    *("example", "K, V", "call", "launches", "torch ops", "registers", "spill B", "shared KB"),
-    *("wgmma", "mma", "tcgen5", "MiB", "issue us"),
-)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_example_compiles_as_it_did(architecture: str) -> None:
-    pytest.importorskip("triton")
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [
-            (path.stem, size, pool.submit(summary, path.stem, architecture, size))
-            for path in EXAMPLES
-            for size in (64, 128)
-        ]
-        rows = [(name, str(size), *row) for name, size, job in jobs for row in job.result()]
-    compiler = f"triton {version('triton')}"
-    text = f"{compiler}, {architecture}, bfloat16, T = 4096, H = 16\n\n{table(COLUMNS, rows)}\n"
-    same(TABLES / f"{architecture}.txt", text, compiler)
-
-
-def summary(name: str, architecture: str, size: int) -> list[tuple[str, ...]]:
-    """A row for each call of an example with K and V of a size; the reason if there is none."""
-    spec = driver.load(ROOT / "examples" / f"{name}.la")
-    dims = {n: size for n in ("K", "V") if n in spec.dims and not spec.dims[n].pinned}
-    try:
-        found = build(name, architecture, **dims)
-    except (LaccError, ValueError) as refused:
-        return [(str(refused), *[""] * (len(COLUMNS) - 3))]
-    return [
-        (
-            call.name,
-            str(len(call.launches)),
-            str(sum(call.torch.values())),
-            *(
-                str(max((getattr(launch, key) for launch in call.launches), default=0))
-                for key in ("registers", "spill")
-            ),
-            f"{max((launch.shared for launch in call.launches), default=0) / 1024:.1f}",
-            *(
-                str(sum(launch.tensor[kind] for launch in call.launches))
-                for kind in ("wgmma", "mma", "tcgen5")
-            ),
-            f"{call.bytes / 2**20:.1f}",
-            "" if call.microseconds is None else f"{call.microseconds:.1f}",
-        )
-        for call in found.calls
-    ]
+    spills: dict[str, int] = {}
+    for launch in (launch for call in found.calls for launch in call.launches):
+        assert launch.occupancy > 0, f"{launch.kernel} does not fit"
+        spills[launch.kernel] = max(launch.spill, spills.get(launch.kernel, 0))
+    assert {kernel: count for kernel, count in spills.items() if count} == SPILLS.get(name, {})
 
 
 def page(found: Figures) -> str:
