@@ -1,18 +1,20 @@
 """Run as a script, in a process of its own: emitted Triton kernels, interpreted and watched,
 against the reference; prints JSON.
 
-    TRITON_INTERPRET=1 python triton_cases.py some NAME...   {"case, check, mode": what failed}
-    TRITON_INTERPRET=1 python triton_cases.py all NAME...    {NAME: (table of errors, row, seconds)}
+    TRITON_INTERPRET=1 python triton_cases.py some NAME...    {"case, check, mode": what failed}
+    TRITON_INTERPRET=1 python triton_cases.py blocks          the same, of `ROUNDS`
+    TRITON_INTERPRET=1 python triton_cases.py each < names    a line {column: text} for each name
 """
 
 from __future__ import annotations
 
 import json
-import math
+import re
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,11 @@ import torch
 
 import lacc
 from lacc import interpreter
+from lacc.diagnostics import LaccError
 from lacc.runtime import torch_calls
 from lacc.verify.cases import Case, Scale
-from lacc.verify.checks import CHECKS, Check
+from lacc.verify.checks import CHECKS, Check, single
 from lacc.verify.harness import verify
-from lacc.verify.report import Report
 from lacc.verify.subject import Finding, Subject
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -50,15 +52,22 @@ CASES: dict[str, dict[str, int]] = {
 }
 """One example of each class of transition, and of attention, scaled states and both directions."""
 
+ROUNDS = {"gla": {"K": 40, "V": 40}, "simple_gla": {"K": 40, "V": 36}}
+"""Kernels of one chunk go through several blocks of K (gla), or of V and of K (simple_gla)."""
+
 
 @contextmanager
 def launched(way: str) -> Iterator[None]:
-    """Emitted files launch all of a pass at once (fused), or kernels one after another (split)."""
+    """Emitted files launch all of a pass at once (fused), or kernels one after another (split),
+    with blocks as small as can be (blocks)."""
     stock = torch_calls.load
 
     def load(name: str, source: str) -> dict[str, Any]:
         module = stock(name, source)
         module["in_one"] = lambda *_: way == "fused"
+        if way == "blocks":
+            every = module["every"]
+            module["launch"] = lambda _, fit, call: min(every(fit, call), key=lambda x: x.block)
         return module
 
     torch_calls.load = load
@@ -107,30 +116,82 @@ def some(name: str) -> dict[str, str]:
     return found
 
 
-def everything(name: str) -> tuple[str, dict[str, str], float]:
-    """All checks of `lacc verify`: the table, the worst errors by mode and by dtype."""
-    start = time.monotonic()
-    with interpreter.checked("shuffle"):
-        report = lacc.verify(EXAMPLES / f"{name}.la", "triton")
-    return str(report), worst(report), time.monotonic() - start
+def blocks() -> dict[str, str]:
+    """What fails of `ROUNDS`, whose kernels must loop over blocks in both directions."""
+    found: dict[str, str] = {}
+    for name, dims in ROUNDS.items():
+        spec = lacc.load(EXAMPLES / f"{name}.la", dims)
+        reference = lacc.compile(spec, "reference")
+        with launched("blocks"), interpreter.checked("shuffle"):
+            kernel = lacc.compile(spec, "triton")
+            loops = re.findall(
+                r"def (\w+)_0\w?\((?:(?!\ndef )[\s\S])*?for block in ", kernel.source
+            )
+            assert {*loops} == {"forward", "backward"}, loops
+            checks = {"once": of(once, "chunk"), "packed": of(CHECKS["packed"], "chunk")}
+            report = verify(reference, [kernel], checks=checks, scale=SCALE)
+        found |= {f"{name}, {row}": "; ".join(report.failures) for row, _ in report.cells}
+    return found
 
 
-def worst(report: Report) -> dict[str, str]:
-    """The largest error of each mode in float64, and of all modes in shorter floats."""
-    found: dict[str, float] = {}
-    for (row, column), cell in report.cells.items():
-        key = row if row in ("float32", "bfloat16") else column.split()[-1]
-        if cell.worst is not None:
-            error = cell.worst.error if cell.passed else math.inf
-            found[key] = max(found.get(key, 0.0), error)
-    return {key: f"{error:.0e}" if error else "0" for key, error in found.items()}
+def first(check: Check) -> Check:
+    """A check in a kernel's first mode, by chunks where it has them."""
+    return lambda subject: (
+        check(subject) if subject.mode == subject.kernel.kernel.modes[0] else iter(())
+    )
+
+
+EACH: dict[str, dict[str, Check]] = {
+    "fused": {
+        "once": once,
+        "packed": first(CHECKS["packed"]),
+        "padded": first(CHECKS["padded"]),
+        "strong gates": first(CHECKS["strong gates"]),
+        "hard resets": first(CHECKS["hard resets"]),
+        "float32": first(partial(single, regimes=("interior", "strong"))),
+        "bfloat16": first(CHECKS["bfloat16"]),
+    },
+    "split": {"once": of(once, "chunk")},
+}
+"""What is checked of every example; the other way of launching where there is one."""
+
+
+def each(name: str) -> dict[str, str]:
+    """What the table says of an example: the worst error of each mode in float64 and of shorter
+    floats, the seconds it took, and what ``failed``, or why it is ``refused``."""
+    start = time.process_time()
+    spec = lacc.load(EXAMPLES / f"{name}.la")
+    try:
+        source = lacc.compile(spec, "triton").source or ""
+    except LaccError as refusal:
+        return {"refused": refusal.diagnostics[0].message}
+    reference = lacc.compile(spec, "reference")
+    errors: dict[str, float] = {}
+    failed: list[str] = []
+    for way, checks in EACH.items():
+        if way == "split" and 'in_one("' not in source:
+            continue
+        with launched(way), interpreter.checked("shuffle"):
+            kernel = lacc.compile(spec, "triton")
+            report = verify(reference, [kernel], checks=checks, scale=SCALE)
+        failed += [f"{way}, {line}" for line in report.failures]
+        for (row, column), cell in report.cells.items():
+            key = row if row in ("float32", "bfloat16") else column.split()[-1]
+            key = "split" if way == "split" else key
+            if cell.worst is not None:
+                errors[key] = max(errors.get(key, 0.0), cell.worst.error)
+    said = {key: f"{error:.0e}" if error else "0" for key, error in errors.items()}
+    return said | {"seconds": f"{time.process_time() - start:.0f}", "failed": "; ".join(failed)}
 
 
 if __name__ == "__main__":
     np.seterr(all="ignore")
     torch.set_num_threads(1)
     what, *names = sys.argv[1:]
-    if what == "some":
-        print(json.dumps({case: said for name in names for case, said in some(name).items()}))
+    if what == "each":
+        for line in sys.stdin:
+            print(json.dumps(each(line.strip())), flush=True)
+    elif what == "blocks":
+        print(json.dumps(blocks()))
     else:
-        print(json.dumps({name: everything(name) for name in names}))
+        print(json.dumps({case: said for name in names for case, said in some(name).items()}))

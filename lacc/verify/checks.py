@@ -235,10 +235,13 @@ def nothing(subject: Subject) -> Iterator[Finding]:
             yield from subject.compare(subject.run(case), subject.bench.truth(case), case)
 
 
-def single(subject: Subject) -> Iterator[Finding]:
+REGIMES = ("interior", "boundary", "strong", "weak", "reset", "repeated")
+
+
+def single(subject: Subject, regimes: tuple[str, ...] = REGIMES) -> Iterator[Finding]:
     """float32: 20 times the error of the recurrence in float32, or 1e-5."""
     bench = subject.bench
-    for name in ("interior", "boundary", "strong", "weak", "reset", "repeated"):
+    for name in regimes:
         case = Case(T=3 * subject.chunk - 1, regime=name, dtype="float32", seed=9)
         arrays, truth = bench.arrays(case), bench.truth(case)
         growth = grows(truth)
