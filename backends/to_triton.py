@@ -79,6 +79,7 @@ def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) 
             version=__version__,
             imports=host_imports(PLACES, *LAUNCHING, *attention),
             kernels=kernels,
+            plan=[line for p in passes for line in p.plan()],
             functions=[f for p in passes for f in p.functions()],
             whole=host_functions(derived),
             tables={

@@ -418,6 +418,32 @@ class TritonPass:
             lines.append(")")
         return lines
 
+    def plan(self) -> list[str]:
+        """How the kernels share the work, and why."""
+        found = []
+        if self.split:
+            load = self._workload
+            one, several = (self._micros(kernels, load) for kernels in (self.fused, self.split))
+            found.append(
+                f"pass {self.number} forward at B H = {load.heads}, T = {load.tokens}: one kernel "
+                f"{one:.0f} us, {len(self.split)} kernels {several:.0f} us, by the model of a "
+                "device; each call takes what is less for its own sizes"
+            )
+        for kernel in self.kernels:
+            what = kernel.what
+            said = {"chunk": "chunks by themselves", "loop": "chunk after chunk"}.get(what.kind)
+            said = said or "token after token"
+            shared = f", programs share {what.split}" if what.split else ""
+            looped = f", in blocks of {what.looped}, to hold less at once" if what.looped else ""
+            found.append(f"{what.name}: {said}{shared}{looped}")
+        return found
+
+    @staticmethod
+    def _micros(kernels: Iterable[KernelText], load: Workload) -> float:
+        """Microseconds that kernels should take one after another."""
+        each = (Finished(k.program, k.what.split, k.what.looped, k.what.kind) for k in kernels)
+        return 1e6 * total((one.fit for one in each), load)
+
     def planned(self) -> list[str]:
         """The tables of the kernels that take chunks."""
         if self.by_token:

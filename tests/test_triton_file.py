@@ -150,3 +150,12 @@ def test_what_attends_token_by_token_is_refused_by_name(path: str) -> None:
     said = str(refused.value)
     assert re.search(r"runs token by token \(.* of the state\), where no kernel attends", said)
     assert "the target numpy compiles it" in said
+
+
+def test_the_head_says_how_kernels_share_the_work_and_why() -> None:
+    """Every kernel once, and what the model says of one kernel and of several."""
+    text = example("gla")
+    head = text[: text.index('"""')]
+    assert "one kernel" in head and "2 kernels" in head
+    kernels = re.findall(r"^@triton\.jit\ndef ((?:fused|forward|backward)_\w+)", text, re.M)
+    assert kernels and all(f" {name}: " in head for name in kernels)
