@@ -14,7 +14,6 @@ from lacc import __version__
 from lacc.backends import base, paste
 from lacc.backends.base import (
     Variables,
-    call_code,
     environment,
     public_arguments,
     tuple_code,
@@ -39,12 +38,13 @@ from lacc.backends.numpy_names import (
     words,
 )
 from lacc.backends.numpy_pass import PassText
+from lacc.backends.tables import attention_entry, rows_entry, unit_axes
 from lacc.backends.text import Text, size_text
 from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.spec.model import Spec
 from lacc.spec.shapes import ONE, Size
-from lacc.tile.attention_pass import AttentionPass, TokenRows
+from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 from lacc.tile.program import Program
 
@@ -100,7 +100,7 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
         promises=derived.promises is not None,
         promised=list(derived.promised),
         params=[a.ascii for a in spec.args if a.role != "input" and a.per != "position"],
-        kept=[rows_text(rows) for rows in derived.kept],
+        kept=[rows_entry(rows) for rows in derived.kept],
         outputs={o.ascii: _shape(o.shape) for o in spec.outputs},
         states={s.ascii: _shape(s.shape) for s in spec.states},
         pasts=derived.chains,
@@ -123,31 +123,6 @@ def to_numpy(derived: Derived, plan: Plan, signature: Signature) -> str:
     )
 
 
-def rows_text(rows: TokenRows) -> str:
-    """The entry of values that a state keeps."""
-    past = rows.past
-    return f'Rows("{rows.source}", "{past.name}", {past.length}, {_quoted(past.state)})'
-
-
-def attention_entry(p: AttentionPass) -> str:
-    """What the table of passes says of an attention, as code."""
-    return call_code(
-        "Attention",
-        {
-            "query": _quoted(p.query),
-            "keys": rows_text(p.keys),
-            "values": rows_text(p.values),
-            "sink": _quoted(p.sink),
-            "output": _quoted(p.output),
-            "window": p.window,
-        },
-    )
-
-
-def _quoted(name: str | None) -> str:
-    return "None" if name is None else f'"{name}"'
-
-
 def public_name(signature: Signature) -> str:
     """The name of the emitted function."""
     return base.public_name(signature.name, taken())
@@ -167,11 +142,7 @@ def _units(derived: Derived) -> dict[str, tuple[int, ...]]:
     shapes |= {rows.past.name: rows.shape for rows in derived.kept}
     shapes |= {o.ascii: o.shape for o in spec.outputs}
     shapes |= {s.ascii: s.shape for s in spec.states}
-    found = {
-        name: tuple(n - len(shape) for n, size in enumerate(shape) if size == ONE)
-        for name, shape in shapes.items()
-    }
-    return {name: units for name, units in found.items() if units}
+    return unit_axes(shapes)
 
 
 def _shape(shape: tuple[Size, ...]) -> str:

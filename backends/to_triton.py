@@ -14,18 +14,19 @@ from pprint import pformat
 from lacc import __version__
 from lacc.backends import paste
 from lacc.backends.base import environment
+from lacc.backends.tables import attention_entry
 from lacc.backends.torch_api import (
     ATTENTION,
     LAUNCHING,
     api_text,
-    attention_entry,
     host_functions,
     host_imports,
     host_text,
 )
+from lacc.backends.triton_cut import delicate
 from lacc.backends.triton_device import device
 from lacc.backends.triton_frame import PLACES
-from lacc.backends.triton_pass import TritonPass, delicate
+from lacc.backends.triton_pass import TritonPass
 from lacc.runtime.contract import Signature
 from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
@@ -33,6 +34,8 @@ from lacc.tile.rewrite import for_kernels
 from lacc.tile.unroll import unroll
 
 WIDTH = 96
+ATTEND = {"forward": "attend_forward", "backward": "attend_backward"}
+"""The functions of an attention."""
 LIMIT = 128
 """Tokens that mode parallel takes as one chunk at most."""
 
@@ -51,7 +54,7 @@ def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) 
     entries: list[str] = []
     for n, stage in enumerate(derived.passes):
         if isinstance(stage, AttentionPass):
-            entries.append(attention_entry(stage))
+            entries.append(attention_entry(stage, **ATTEND))
         else:
             reverse = stage.stage.direction == "backward"
             passes.append(

@@ -8,14 +8,14 @@ from functools import cache
 from pprint import pformat
 
 from lacc.backends import base, paste, triton_device
-from lacc.backends.base import call_code, environment, public_arguments, tuple_code, unused
+from lacc.backends.base import environment, public_arguments, tuple_code, unused
 from lacc.backends.numpy_lines import Function
+from lacc.backends.tables import rows_entry, unit_axes
 from lacc.backends.text import size_text
 from lacc.backends.torch_text import plain
 from lacc.backends.triton_frame import PLACES
 from lacc.runtime.contract import Signature
-from lacc.spec.shapes import ONE, Shape
-from lacc.tile.attention_pass import AttentionPass, TokenRows
+from lacc.spec.shapes import Shape
 from lacc.tile.derive import Derived
 
 CONTRACT, ROWS = "lacc.runtime.contract", "lacc.runtime.passes"
@@ -49,7 +49,7 @@ IMPORTS = {
 }
 """What the parts that are pasted by name import."""
 GENERATED = re.compile(
-    r"(run_)?(fused|split|forward|backward|FUSED|SPLIT|BACK)_(\d+[a-j]?|token)"
+    r"(run_)?(fused|split|forward|backward|FUSED|SPLIT|BACK)_(\d+[a-z]*|token)"
     "|initial|initial_pull|promised|SIGNATURE|PROGRAM|HOST_*"
 )
 """Names of what is written for the spec."""
@@ -122,7 +122,7 @@ def api_text(
             signature=pformat(signature, width=96, sort_dicts=False),
             passes=passes,
             token=token,
-            kept=[rows_text(rows) for rows in derived.kept],
+            kept=[rows_entry(rows) for rows in derived.kept],
             outputs=[o.ascii for o in spec.outputs],
             states={s.ascii: _shape(s.shape) for s in spec.states},
             pasts=derived.chains,
@@ -143,33 +143,6 @@ def api_text(
     )
 
 
-def rows_text(rows: TokenRows) -> str:
-    """The entry of values that a state keeps."""
-    past = rows.past
-    return f'Rows("{rows.source}", "{past.name}", {past.length}, {_quoted(past.state)})'
-
-
-def attention_entry(p: AttentionPass) -> str:
-    """What the table of passes says of an attention, as code."""
-    return call_code(
-        "Attention",
-        {
-            "query": _quoted(p.query),
-            "keys": rows_text(p.keys),
-            "values": rows_text(p.values),
-            "sink": _quoted(p.sink),
-            "output": _quoted(p.output),
-            "window": p.window,
-            "forward": "attend_forward",
-            "backward": "attend_backward",
-        },
-    )
-
-
-def _quoted(name: str | None) -> str:
-    return "None" if name is None else f'"{name}"'
-
-
 def _shape(shape: Shape) -> str:
     """The lengths of a state's axes by dims."""
     names = sorted({d for size in shape for d in size.dims})
@@ -180,8 +153,4 @@ def _units(derived: Derived) -> dict[str, tuple[int, ...]]:
     """Which axes, counted from the last, are a literal 1."""
     spec = derived.spec
     shapes = {a.ascii: a.shape for a in spec.args} | {s.ascii: s.shape for s in spec.states}
-    found = {
-        name: tuple(n - len(shape) for n, size in enumerate(shape) if size == ONE)
-        for name, shape in shapes.items()
-    }
-    return {name: units for name, units in found.items() if units}
+    return unit_axes(shapes)

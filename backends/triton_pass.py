@@ -7,20 +7,19 @@ between kernels of single chunks (*split*); backward there is the one that parti
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from string import ascii_lowercase
 
 from lacc.backends.base import call_code, tuple_code, tuple_text
+from lacc.backends.triton_cut import CHUNKS, Finished, finished, fits, led_by, workload
 from lacc.backends.triton_frame import KernelSpec, host_size
 from lacc.backends.triton_kernel import KernelText
-from lacc.runtime.launching import ROOM, Workload, tightness, total
+from lacc.runtime.launching import Workload, total
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Shape, Size
 from lacc.tile.derive import Pair
 from lacc.tile.fit import Fit
-from lacc.tile.free_axes import free_axes
-from lacc.tile.operands import bare_operands, only_products
-from lacc.tile.order import scheduled
+from lacc.tile.operands import only_products
 from lacc.tile.pad import fill_padding
 from lacc.tile.partition import (
     Part,
@@ -30,52 +29,9 @@ from lacc.tile.partition import (
     partition,
     start_name,
 )
-from lacc.tile.pressure import fit
-from lacc.tile.program import Axes, Program, prune
-from lacc.tile.rewrite import for_kernels, meet_once
-from lacc.tile.rounds import round_axes
-from lacc.tile.split import reaches
+from lacc.tile.program import Program, prune
+from lacc.tile.rewrite import for_kernels
 from lacc.tile.unroll import unroll
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """An array between kernels: its axes, and whether only products take it."""
-
-    name: str
-    axes: Axes
-    rounded: bool
-    sizes: Program
-
-
-TOKENS = 4096
-CHUNKS = (64, 32)
-"""Tokens of the batch that kernels are laid out for, and of its chunks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The program of a kernel as it is written; its programs share the axis ``split``, or each goes
-    through blocks of the axis ``looped``."""
-
-    program: Program
-    split: str
-    looped: str
-    kind: str
-
-    @property
-    def axis(self) -> str:
-        """The axis of which a program holds a block at a time."""
-        return self.split or self.looped
-
-    @property
-    def fit(self) -> Fit:
-        """What a launch is chosen by."""
-        return replace(fit(self.program, self.axis, self.kind), looped=bool(self.looped))
-
-
-def _ready(program: Program) -> Program:
-    return fill_padding(bare_operands(program))
 
 
 class TritonPass:
@@ -137,41 +93,16 @@ class TritonPass:
         return tuple(replace(part, kind="loop") for part in parts) if whole else parts
 
     def _fits(self, part: Part) -> bool:
-        """Whether a kernel of the declared dims has a launch that should spill nothing."""
-        most = ROOM if part.kind == "chunk" else 1.0
-        return tightness(self._finished(part).fit, self._workload) <= most
+        return fits(part, self._workload)
 
     @property
     def _workload(self) -> Workload:
-        """What kernels are laid out for: the declared dims, and a batch of middling size."""
-        dims = {name: size or 128 for name, size in self.dims.items()}
-        chunks = TOKENS // self.chunk
-        return Workload(tuple(sorted(dims.items())), 1, 16, TOKENS, self.chunk, chunks)
-
-    def _finished(self, part: Part, whole: bool = False) -> Finished:
-        """The program of a kernel as it is written, and the axis of which it holds blocks; none
-        where it must have the ``whole`` of each.
-
-        One chunk is a program's own, so it goes through the blocks of an axis itself, where that
-        takes the least time of all ways that fit.
-        """
-        carried = "dstate" if part.program.loads("dstate") else "state"
-        met = meet_once(part.program, carried)
-        if part.kind != "chunk":
-            program = fill_padding(bare_operands(met))
-            split = "" if whole else next(iter(free_axes(program)), "")
-            return Finished(scheduled(program, split, part.kind), split, "", part.kind)
-        ways = [Finished(_ready(met), "", "", "chunk")]
-        plain = _ready(part.program)
-        ways += [Finished(plain, "", axis, "chunk") for axis in round_axes(plain)]
-        ways = [replace(w, program=scheduled(w.program, w.axis, w.kind)) for w in ways]
-        load = self._workload
-        return min(ways, key=lambda w: (max(ROOM, tightness(w.fit, load)), total([w.fit], load)))
+        return workload(self.dims, self.chunk)
 
     def _token(self) -> None:
         program, back = self.forward_program, self.backward_program
         loads = program.loads("state")
-        self.starts = tuple(s for s in self.states if s in _led_by(program, self.starts))
+        self.starts = tuple(s for s in self.states if s in led_by(program, self.starts))
         outs = {
             **program.outs,
             **{f"kept:{start_name(s)}": loads[s] for s in self.starts if s in loads},
@@ -193,7 +124,7 @@ class TritonPass:
     ) -> list[KernelText]:
         found = []
         for n, part in enumerate(parts):
-            ready = self._finished(part, whole=remade is not None)
+            ready = finished(part, self._workload, whole=remade is not None)
             program = ready.program
             way = "backward" if backward else "forward"
             name = f"{way}_token" if self.by_token else f"{stem}_{self.number}"
@@ -316,7 +247,7 @@ class TritonPass:
             return fused
         number = self.number
         return [
-            f'if not in_one("{number}", FUSED_{number}, SPLIT_{number}, run):',
+            f"if not in_one(FUSED_{number}, SPLIT_{number}, run):",
             *(
                 f"    {line}"
                 for line in [
@@ -467,31 +398,6 @@ class TritonPass:
 def _letters(n: int) -> str:
     """a, b, …, z, aa, ab, …"""
     return ("" if n < 26 else _letters(n // 26 - 1)) + ascii_lowercase[n % 26]
-
-
-def _led_by(program: Program, states: Iterable[str]) -> set[str]:
-    """``states``, and those that their values at later tokens are made of."""
-    reach = reaches(program, {n: s for s, n in program.loads("state").items()})
-    found, new = set[str](), set(states)
-    while new:
-        found |= new
-        new = set[str]().union(*(reach[program.outs[f"state:{s}"]] for s in new)) - found
-    return found
-
-
-def delicate(program: Program) -> bool:
-    """Whether errors of a pass's products grow: where outputs are divided by what a state gives,
-    whose gradient is a difference of terms as large, and where states pass through one another."""
-    carried = reaches(program, {n: name for name, n in program.loads("state").items()})
-    for inst in program.body:
-        divisor = {"div": 1, "rsqrt": 0, "log": 0}.get(inst.op)
-        if inst.op == "pow" and program.body[inst.ins[1]].op == "const":
-            divisor = 0 if float(program.body[inst.ins[1]].value) < 1 else None
-        if divisor is not None and carried[inst.ins[divisor]]:
-            return True
-        if inst.op == "chain_parts":
-            return True
-    return False
 
 
 def rounds(programs: Iterable[Program], name: str) -> bool:

@@ -22,7 +22,7 @@ from lacc.backends.text import (
 from lacc.backends.triton_layout import Layout, called, number, reduced
 from lacc.backends.triton_moves import MOVES
 from lacc.ir.ops import OPS
-from lacc.tile.program import TIME, Axes, Inst, Program, numbers, ordered
+from lacc.tile.program import TIME, Axes, Inst, Program, ordered
 
 ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
     **OPERATORS,
@@ -284,24 +284,3 @@ OTHER: dict[str, Format] = {
         _runs,
     ),
 }
-
-
-FUSED = frozenset(
-    {
-        *("const", "size", "eye", "rename", "expand", "contract", "sum", "largest", "smallest"),
-        *("mask", "within", "pow", "solve", "levels", "prefix", "suffix", "whole", "matrix"),
-        *("gram", "decayed", "load", *ELEMENTWISE),
-    }
-)
-"""What one fused kernel holds."""
-
-
-def obstacle(program: Program) -> str:
-    """Why one fused kernel cannot hold a program, "" where it can."""
-    counted = numbers(program)
-    for n, inst in enumerate(program.body):
-        if inst.op not in FUSED:
-            return f"the tile op {inst.op} has no Triton format"
-        if n in counted and inst.op not in (*OF_NUMBERS, "const", "size", "pow"):
-            return f"{inst.op} of numbers alone has no Triton format"
-    return ""

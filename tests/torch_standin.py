@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from lacc.backends.base import call_code, tuple_text
+from lacc.backends.tables import attention_entry
+from lacc.backends.to_triton import ATTEND
 from lacc.backends.torch_api import (
     api_text,
-    attention_entry,
     host_functions,
     host_imports,
     host_text,
@@ -34,7 +35,7 @@ def emitted(derived: Derived, signature: Signature, chunk: int = 16) -> tuple[st
     spec, given, passes = derived.spec, {}, []
     for n, p in enumerate(derived.passes):
         if isinstance(p, AttentionPass):
-            passes.append(attention_entry(p))
+            passes.append(attention_entry(p, **ATTEND))
             continue
         alone = StandIn(spec, p, p.stage.direction == "backward")
         given |= {f"forward_{n}": alone.forward, f"backward_{n}": alone.backward}

@@ -86,11 +86,6 @@ def partial_room(run: Any, x: Any, parts: int, *axes: int) -> torch.Tensor | Non
     return room((parts, run.H, *axes), dtype=run.dtype, device=run.device)
 
 
-WAYS: dict[str, str] = {}
-"""Whether a forward runs "fused" or "split", by the name of its fused kernel; the plan's choice
-where it is not said."""
-
-
 def sized(dims: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """Every dim, sorted by name."""
     return tuple((name, int(size)) for name, size in sorted(dims.items()))
@@ -222,9 +217,7 @@ def spills_of(compiled: Any) -> int:
     return int(compiled.n_spills)
 
 
-def in_one(name: str, one: Mapping[str, Fit], several: Mapping[str, Fit], run: Any) -> bool:
+def in_one(one: Mapping[str, Fit], several: Mapping[str, Fit], run: Any) -> bool:
     """Whether a forward takes one kernel: where it should take no longer than ``several``."""
-    if name in WAYS:
-        return WAYS[name] == "fused"
     call = call_of(run)
     return total(one.values(), call) <= total(several.values(), call)

@@ -1,0 +1,106 @@
+"""The program of one kernel as it was cut out in, the same as it is written out: masked, in order,
+and with the axis of which its programs hold a block; what decides it, and how products round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from lacc.runtime.launching import ROOM, Workload, tightness, total
+from lacc.tile.fit import Fit
+from lacc.tile.free_axes import free_axes
+from lacc.tile.operands import bare_operands
+from lacc.tile.order import scheduled
+from lacc.tile.pad import fill_padding
+from lacc.tile.partition import WIDTH, Part
+from lacc.tile.pressure import fit
+from lacc.tile.program import Program
+from lacc.tile.rewrite import meet_once
+from lacc.tile.rounds import round_axes
+from lacc.tile.split import reaches
+
+TOKENS = 4096
+CHUNKS = (64, 32)
+"""Tokens of the batch that kernels are laid out for, and of its chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The program of a kernel as it is written; its programs share the axis ``split``, or each goes
+    through blocks of the axis ``looped``."""
+
+    program: Program
+    split: str
+    looped: str
+    kind: str
+
+    @property
+    def axis(self) -> str:
+        """The axis of which a program holds a block at a time."""
+        return self.split or self.looped
+
+    @property
+    def fit(self) -> Fit:
+        """What a launch is chosen by."""
+        return replace(fit(self.program, self.axis, self.kind), looped=bool(self.looped))
+
+
+def workload(dims: Mapping[str, int], chunk: int) -> Workload:
+    """What kernels are laid out for: the declared dims, and a batch of middling size."""
+    sizes = tuple(sorted((name, size or WIDTH) for name, size in dims.items()))
+    return Workload(sizes, 1, 16, TOKENS, chunk, TOKENS // chunk)
+
+
+def fits(part: Part, load: Workload) -> bool:
+    """Whether a kernel has a launch that should spill nothing."""
+    most = ROOM if part.kind == "chunk" else 1.0
+    return tightness(finished(part, load).fit, load) <= most
+
+
+def finished(part: Part, load: Workload, whole: bool = False) -> Finished:
+    """A kernel as it is written; not in blocks where it must have the ``whole`` of each axis.
+
+    One chunk is a program's own, so it goes through the blocks of an axis itself, where that takes
+    the least time of all ways that fit.
+    """
+    carried = "dstate" if part.program.loads("dstate") else "state"
+    met = meet_once(part.program, carried)
+    if part.kind != "chunk":
+        program = fill_padding(bare_operands(met))
+        split = "" if whole else next(iter(free_axes(program)), "")
+        return Finished(scheduled(program, split, part.kind), split, "", part.kind)
+    ways = [Finished(_ready(met), "", "", "chunk")]
+    plain = _ready(part.program)
+    ways += [Finished(plain, "", axis, "chunk") for axis in round_axes(plain)]
+    ways = [replace(w, program=scheduled(w.program, w.axis, w.kind)) for w in ways]
+    return min(ways, key=lambda w: (max(ROOM, tightness(w.fit, load)), total([w.fit], load)))
+
+
+def _ready(program: Program) -> Program:
+    return fill_padding(bare_operands(program))
+
+
+def led_by(program: Program, states: Iterable[str]) -> set[str]:
+    """``states``, and those that their values at later tokens are made of."""
+    reach = reaches(program, {n: s for s, n in program.loads("state").items()})
+    found, new = set[str](), set(states)
+    while new:
+        found |= new
+        new = set[str]().union(*(reach[program.outs[f"state:{s}"]] for s in new)) - found
+    return found
+
+
+def delicate(program: Program) -> bool:
+    """Whether errors of a pass's products grow: where outputs are divided by what a state gives,
+    whose gradient is a difference of terms as large, and where states pass through one another."""
+    carried = reaches(program, {n: name for name, n in program.loads("state").items()})
+    for inst in program.body:
+        divisor = {"div": 1, "rsqrt": 0, "log": 0}.get(inst.op)
+        if inst.op == "pow" and program.body[inst.ins[1]].op == "const":
+            divisor = 0 if float(program.body[inst.ins[1]].value) < 1 else None
+        if divisor is not None and carried[inst.ins[divisor]]:
+            return True
+        if inst.op == "chain_parts":
+            return True
+    return False
