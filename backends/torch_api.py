@@ -26,10 +26,10 @@ SHARED = (
 """What is the same for arrays of any library."""
 SAMPLERS = "lacc.library.samplers"
 MODULES = tuple(
-    f"lacc.runtime.torch_{name}"
+    f"lacc.runtime.{name}"
     for name in (
-        *("run", "arguments", "sequences", "exponents", "walk", "pull"),
-        *("core", "operators", "direct", "public"),
+        *("torch_run", "torch_arguments", "torch_sequences", "exponents", "torch_walk"),
+        *("torch_pull", "torch_core", "torch_operators", "torch_direct", "torch_public"),
     )
 )
 """Modules that are pasted whole, in this order."""

@@ -40,7 +40,7 @@ ALSO = {
 """What stands beside the line, and what it may import besides itself."""
 
 LAZY = {"torch", "triton", "sympy", "jinja2", "networkx", "rich", "typer"}
-HOST = ("run", "arguments", "sequences", "exponents", "walk", "pull", "core", "operators", "direct")
+HOST = ("run", "arguments", "sequences", "walk", "pull", "core", "operators", "direct")
 PASTED = {
     "lacc/runtime/triton_attention.py",
     "lacc/runtime/triton_attention_kernels.py",

@@ -63,10 +63,10 @@ def run_forward(program: Program, x: Arrays, state: Arrays, run: Any) -> tuple[A
     """Outputs [B, T, H, *axes] and the final state, as the contract's core gives them."""
     units = program.units
     with np.errstate(all="ignore"):
-        start = apart(program, scaled_states(program.exponents, state))
+        start = apart(program, scaled_states(np, program.exponents, state))
         call = Call(program, without(x, units), start, run)
         outputs, final, _ = call.forward(keep=False)
-        fields = state_fields(program.exponents, together(program, final))
+        fields = state_fields(np, program.exponents, together(program, final))
     return restored(outputs, units), fields
 
 
@@ -76,14 +76,14 @@ def run_backward(
     """Gradients of inputs and params, and of the initial state."""
     units = program.units
     with np.errstate(all="ignore"):
-        start = apart(program, scaled_states(program.exponents, state))
+        start = apart(program, scaled_states(np, program.exponents, state))
         call = Call(program, without(x, units), start, run, back=True)
         _, final, kept = call.forward(keep=True)
-        left = state_cotangents(program.exponents, restored(final, units), ends)
+        left = state_cotangents(np, program.exponents, restored(final, units), ends)
         left = apart(program, left, cotangents=True)
         gradients, initial = call.backward(kept, without(cotangents, units), left)
         initial = together(program, initial, cotangents=True)
-        fields = field_gradients(program.exponents, state, initial)
+        fields = field_gradients(np, program.exponents, state, initial)
     return restored(gradients, units), fields
 
 

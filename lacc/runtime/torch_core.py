@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from lacc.runtime.contract import Signature, Value, axes_of, size_of
+from lacc.runtime.exponents import state_fields
 from lacc.runtime.torch_arguments import Arguments
-from lacc.runtime.torch_exponents import state_fields
 from lacc.runtime.torch_pull import Pull
 from lacc.runtime.torch_run import MOST, Program, Tensors
 from lacc.runtime.torch_sequences import Sequences, check_sequences
@@ -120,7 +120,7 @@ class Core:
             name: walk._zero_state(name) if walk.state[name] is None else walk.state[name]
             for name in program.states
         }
-        fields = state_fields(program.exponents, states)
+        fields = state_fields(torch, program.exponents, states)
         windows = walk.windows()
         for s in self.signature.states:
             if s.role == "position":

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from lacc.runtime.exponents import field_gradients, state_cotangents
 from lacc.runtime.passes import Rows
-from lacc.runtime.torch_exponents import field_gradients, state_cotangents
 from lacc.runtime.torch_run import Attention, Pass, Tensors
 from lacc.runtime.torch_sequences import by_heads, by_tokens
 from lacc.runtime.torch_walk import Walk, dense, restored, wide, without
@@ -62,7 +62,7 @@ class Pull:
                 own[s.name] = walk.args.first(s, d.to(walk.dtype), 1)
         finals = self.finals if walk.passes else walk.state
         scaled = {n: x for n, x in own.items() if finals.get(n) is not None}
-        self.dstate = own | state_cotangents(program.exponents, finals, scaled)
+        self.dstate = own | state_cotangents(torch, program.exponents, finals, scaled)
         whole = {rows.field for rows in program.kept}
         for field, names in program.pasts.items():
             d = ends.get(field)
@@ -170,7 +170,7 @@ class Pull:
             else:
                 pasts[field] = each.movedim(1, 2)
         self._declared()
-        found = field_gradients(program.exponents, walk.own, self._all_states())
+        found = field_gradients(torch, program.exponents, walk.own, self._all_states())
         result: Tensors = {}
         for s in walk.signature.states:
             if s.name not in walk.given or s.role == "position":

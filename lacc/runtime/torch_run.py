@@ -125,7 +125,7 @@ class Program:
     """Everything that a spec computes: ``passes`` by chunks, ``token`` one at a time, ``kept`` of
     earlier tokens, ``outputs`` by name, ``states`` with their shapes by dims, ``pasts``: the states
     that make a field of delayed values, the oldest first, ``exponents`` of scaled states as in
-    `torch_exponents`, ``units``: which axes, counted from the last, of an array are a literal 1
+    `exponents`, ``units``: which axes, counted from the last, of an array are a literal 1
     (``initial`` and ``promised`` do not have these), whether it ``counts`` tokens.
 
     ``initial(fixed, dims, dtype)`` gives states that do not start at 0, ``initial_pull`` the

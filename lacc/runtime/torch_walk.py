@@ -13,9 +13,9 @@ import torch
 import triton.language as tl
 
 from lacc.runtime.contract import Value
+from lacc.runtime.exponents import scaled_states
 from lacc.runtime.passes import Rows
 from lacc.runtime.torch_arguments import Arguments
-from lacc.runtime.torch_exponents import scaled_states
 from lacc.runtime.torch_run import KEPT, Attention, Pass, Program, Run, Tensors
 from lacc.runtime.torch_sequences import Sequences, by_heads, by_tokens
 
@@ -201,7 +201,7 @@ class Walk:
             if s.role in ("state", "log"):
                 own[s.name] = None if x is None else args.spread(s, x.to(self.dtype), 1)
         self.own = own
-        self.state = scaled_states(program.exponents, own)
+        self.state = scaled_states(torch, program.exponents, own)
         for field, names in program.pasts.items():
             past = self.given.get(field)
             self.state |= dict.fromkeys(names)
