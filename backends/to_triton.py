@@ -30,8 +30,6 @@ from lacc.backends.triton_pass import TritonPass
 from lacc.runtime.contract import Signature
 from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
-from lacc.tile.rewrite import for_kernels
-from lacc.tile.unroll import unroll
 
 WIDTH = 96
 ATTEND = {"forward": "attend_forward", "backward": "attend_backward"}
@@ -49,7 +47,7 @@ def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) 
     attended = [s for p in derived.passes if isinstance(p, AttentionPass) for s in p.sources]
     taken = Counter([*loads, *attended])
     shared = {name for name, times in taken.items() if times > 1}
-    fine = any(delicate(unroll(for_kernels(stage.forward, "state"))) for stage in chunked)
+    fine = delicate(derived)
     passes: list[TritonPass] = []
     entries: list[str] = []
     for n, stage in enumerate(derived.passes):

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from lacc.runtime.launching import ROOM, Workload, tightness, total
+from lacc.tile.attention_pass import AttentionPass
+from lacc.tile.derive import Derived
 from lacc.tile.fit import Fit
 from lacc.tile.free_axes import free_axes
 from lacc.tile.operands import bare_operands
@@ -16,9 +18,10 @@ from lacc.tile.pad import fill_padding
 from lacc.tile.partition import WIDTH, Part
 from lacc.tile.pressure import fit
 from lacc.tile.program import Program
-from lacc.tile.rewrite import meet_once
+from lacc.tile.rewrite import for_kernels, meet_once
 from lacc.tile.rounds import round_axes
 from lacc.tile.split import reaches
+from lacc.tile.unroll import unroll
 
 TOKENS = 4096
 CHUNKS = (64, 32)
@@ -91,9 +94,17 @@ def led_by(program: Program, states: Iterable[str]) -> set[str]:
     return found
 
 
-def delicate(program: Program) -> bool:
-    """Whether errors of a pass's products grow: where outputs are divided by what a state gives,
-    whose gradient is a difference of terms as large, and where states pass through one another."""
+def delicate(derived: Derived) -> bool:
+    """Whether errors of products grow: where an erase reflects and nothing fades, where outputs are
+    divided by what a state gives, whose gradient is a difference of terms as large, and where
+    states pass through one another."""
+    chunked = (p for p in derived.passes if not isinstance(p, AttentionPass))
+    return derived.reflects or any(
+        _cancels(unroll(for_kernels(stage.forward, "state"))) for stage in chunked
+    )
+
+
+def _cancels(program: Program) -> bool:
     carried = reaches(program, {n: name for name, n in program.loads("state").items()})
     for inst in program.body:
         divisor = {"div": 1, "rsqrt": 0, "log": 0}.get(inst.op)

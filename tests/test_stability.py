@@ -13,7 +13,7 @@ from conftest import EXAMPLES
 from lacc import driver
 from lacc.analysis.classify import recurrences
 from lacc.analysis.ranges import Ranges
-from lacc.analysis.stability import Stability, stability, stability_warnings
+from lacc.analysis.stability import Stability, reflects, stability, stability_warnings
 from lacc.diagnostics import render
 from lacc.spec.model import Spec
 from lacc.verify.inputs import Sizes, draw
@@ -298,6 +298,23 @@ def test_the_examples_are_proven_stable(path) -> None:
     ranges = Ranges(spec)
     verdicts = {stability(spec, r, ranges).verdict for r in recurrences(spec)}
     assert verdicts - {"proved"} == {*filter(None, [UNPROVED.get(path.stem)])}
+
+
+@pytest.mark.parametrize(
+    ("equations", "expected"),
+    [
+        (SIGN + "S[t] = (I - β * k @ k.T) @ S[t-1] + β * k @ v.T", True),
+        (SIGN + "S[t] = S[t-1] + k @ (β * (v - S[t-1].T @ k)).T", True),
+        (WRITE + "S[t] = (I - β * k @ k.T) @ S[t-1] + β * k @ v.T", False),
+        (SIGN + LOG + "S[t] = exp(g) * (I - β * k @ k.T) @ S[t-1] + β * k @ v.T", False),
+        ("S[t] = S[t-1] + k @ v.T", False),
+    ],
+)
+def test_an_erase_reflects_where_its_strength_may_pass_1(equations: str, expected: bool) -> None:
+    *declarations, update = equations.rsplit("\n", 1)
+    spec = spec_of("".join(f"{d}\n" for d in declarations), update)
+    ranges = Ranges(spec)
+    assert any(reflects(r, ranges) for r in recurrences(spec)) == expected
 
 
 def test_growth_is_a_warning_with_the_input_and_a_way_out() -> None:

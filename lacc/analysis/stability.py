@@ -87,6 +87,15 @@ def stability(spec: Spec, recurrence: Recurrence, ranges: Ranges) -> Stability:
     return Stability("may grow", why, found, _missing(spec, recurrence))
 
 
+def reflects(recurrence: Recurrence, ranges: Ranges) -> bool:
+    """Whether an erase may turn around what it erases, an eigenvalue of ``I + γ u uᵀ`` below 0, and
+    no decay makes what went wrong at earlier tokens fade."""
+    if recurrence.decays:
+        return False
+    found = (_eigenvalue(erase, ranges) for erase in recurrence.erases)
+    return any(ranges.of_poly(add(number(1.0), e)).lo < -_SLACK for e in found if e is not None)
+
+
 def named(spec: Spec) -> dict[Expr, str]:
     """The names that a spec gives to expressions, numbers and bare arguments aside."""
     return {d.expr: d.name for d in reversed(spec.definitions) if d.expr.args}
@@ -299,11 +308,7 @@ def _symmetric(
     low, high, moved = around.lo, around.hi, diagonal
     said: list[Reason] = [(f"{{}} is {ranges.of(f.expr).words}", f.expr) for f in decays]
     for erase in erases:
-        (a, ca), (b, cb) = algebra.monomial(erase.a), algebra.monomial(erase.b)
-        ratio = times(b, a, Fraction(-1))
-        if any(algebra.is_vector(atom) for atom, _ in ratio):
-            return None
-        along = _along(ratio, a, ca * cb, ranges)
+        along = _eigenvalue(erase, ranges)
         if along is None:
             return None
         interval = ranges.of_poly(along)
@@ -314,6 +319,16 @@ def _symmetric(
         low, high = max(low, both.lo), min(high, both.hi)
     said.append((f"with the erase its eigenvalues are {Interval(low, high).words}", None))
     return _Norm(max(abs(low), abs(high)), tuple(said))
+
+
+def _eigenvalue(erase: LowRank, ranges: Ranges) -> Poly | None:
+    """That of ``a bᵀ``, where b is a multiple of a."""
+    algebra = ranges.algebra
+    (a, ca), (b, cb) = algebra.monomial(erase.a), algebra.monomial(erase.b)
+    ratio = times(b, a, Fraction(-1))
+    if any(algebra.is_vector(atom) for atom, _ in ratio):
+        return None
+    return _along(ratio, a, ca * cb, ranges)
 
 
 def _decay(decays: tuple[Factor, ...], ranges: Ranges) -> tuple[Mono, float]:

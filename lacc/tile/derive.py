@@ -16,6 +16,7 @@ that does not.
     derived.kept        values of earlier tokens that a state keeps
     derived.counts      whether positions matter
     derived.longest     the most tokens of a chunk (None: any number)
+    derived.reflects    whether an erase may turn around what it erases, and nothing fades
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from lacc.analysis.decay import decay_of
 from lacc.analysis.modes import modes
 from lacc.analysis.plain import plain
 from lacc.analysis.ranges import Ranges
+from lacc.analysis.stability import reflects
 from lacc.analysis.stabilize import Exponents
 from lacc.analysis.stages import Stage, stages
 from lacc.analysis.transition import Obstacle, Recurrence
@@ -104,6 +106,12 @@ class Derived:
             return False
         read = self.token.forward.loads("state")
         return any(rows.past.name in read for rows in self.kept)
+
+    @property
+    def reflects(self) -> bool:
+        """Whether a recurrence may turn around what it erases (`lacc.analysis.stability`)."""
+        ranges = Ranges(self.spec)
+        return any(reflects(r, ranges) for r in self.recurrences)
 
 
 def derive(written: Spec) -> Derived:
