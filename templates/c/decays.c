@@ -1,0 +1,315 @@
+/* Decays of a chunk in: products over contiguous runs of its tokens out, sums weighted by them, and
+   their cotangents. P[t, s] is the product of the factors of the tokens after s up to t (before t
+   where strict). No quotient and no difference of running sums is formed, so that a factor of 0 is
+   exact and nothing overflows that the result does not. Pairs of tokens in one run of LEAF tokens
+   multiply factor by factor. Others meet where t lies in the right and s in the left one of two
+   neighbouring runs: P[t, s] = up[t] down[s], up from the start of t's run to t, down from after s
+   to the end of its own; from one length of run to the next both are multiplied by whole runs. */
+
+enum { LEAF = 8 };
+
+typedef struct {
+    int64_t C, D;
+    int log, strict, paired;
+    const real *g, *f; /* as given, and factors [C][D] */
+    real *totals;      /* whole runs of LEAF, 2 LEAF, ... tokens, the last of them all: [runs][D] */
+    real *up, *down;   /* within runs of LEAF tokens [C][D] */
+    real *pairs;       /* P [C][C] of one decay a token, once it was asked for */
+} levels_t;
+
+static inline int64_t min_i(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t runs_of(int64_t C, int64_t m) {
+    return (C + m - 1) / m;
+}
+
+static inline int64_t all_runs(int64_t C) {
+    int64_t count = 1;
+    for (int64_t m = LEAF; m < C; m *= 2) count += runs_of(C, m);
+    return count;
+}
+
+static inline int64_t levels_room(int64_t C, int64_t D) {
+    return (3 * C + all_runs(C)) * D + (D == 1 ? C * C : 0);
+}
+
+/* out = a b over n numbers. */
+static inline void times(real *out, const real *a, const real *b, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] * b[i];
+}
+
+/* x = join of rows a and b: sums of logs, products of factors. */
+static inline void joined(real *out, const real *a, const real *b, int64_t n, int log) {
+    if (!log) {
+        times(out, a, b, n);
+        return;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
+}
+
+static inline void fill(real *out, real value, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = value;
+}
+
+static inline void copy(real *out, const real *x, int64_t n) {
+    memcpy(out, x, (size_t)n * sizeof(real));
+}
+
+static inline void exps(real *out, const real *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) out[i] = f_exp(x[i]);
+}
+
+/* Whole runs: from logs the exp of a sum, so that slow decays keep their digits. */
+static void find_totals(levels_t *d) {
+    const int64_t C = d->C, D = d->D;
+    real *out = d->totals;
+    for (int64_t from = 0; from < C; from += LEAF, out += D) {
+        copy(out, d->g + from * D, D);
+        for (int64_t t = from + 1; t < min_i(from + LEAF, C); t++) joined(out, out, d->g + t * D, D, d->log);
+    }
+    const real *below = d->totals;
+    for (int64_t m = LEAF; m < C; m *= 2) {
+        const int64_t runs = runs_of(C, m);
+        for (int64_t r = 0; r < runs; r += 2, out += D)
+            if (r + 1 < runs)
+                joined(out, below + r * D, below + (r + 1) * D, D, d->log);
+            else
+                copy(out, below + r * D, D);
+        below += runs * D;
+    }
+    if (d->log) exps(d->totals, d->totals, out - d->totals);
+}
+
+/* Products from the start of a run of m tokens to each, and after each to its end. */
+static void run_products(real *up, real *down, const levels_t *d, int64_t m) {
+    const int64_t C = d->C, D = d->D;
+    for (int64_t from = 0; from < C; from += m) {
+        const int64_t end = min_i(from + m, C);
+        for (int64_t t = from; up && t < end; t++) {
+            const int64_t own = t - d->strict;
+            if (own < from) fill(up + t * D, 1, D);
+            else if (t == from) copy(up + t * D, d->f + t * D, D);
+            else times(up + t * D, up + (t - 1) * D, d->f + own * D, D);
+        }
+        for (int64_t t = end - 1; down && t >= from; t--)
+            if (t + 1 == end) fill(down + t * D, 1, D);
+            else times(down + t * D, down + (t + 1) * D, d->f + (t + 1) * D, D);
+    }
+}
+
+/* The runs of decays g [C][D], logs or factors; w stays with d. */
+static UNUSED void levels(levels_t *d, const real *g, int64_t C, int64_t D, int log, int strict, real *w) {
+    *d = (levels_t){C, D, log, strict, 0, g, g, w, NULL, NULL, NULL};
+    d->up = w + all_runs(C) * D, d->down = d->up + C * D;
+    if (log) exps(d->down + C * D, g, C * D), d->f = d->down + C * D;
+    if (D == 1) d->pairs = d->down + 2 * C;
+    find_totals(d);
+    if (D > 1) run_products(d->up, d->down, d, LEAF);
+}
+
+/* From runs of m tokens to runs of 2 m: right runs of x (one row a token, D wide) times their left neighbours, left ones of y times
+   their right neighbours. */
+static void grow(real *x, real *y, const levels_t *d, const real *totals, int64_t m) {
+    const int64_t C = d->C, D = d->D;
+    for (int64_t left = 0; left + m < C; left += 2 * m, totals += 2 * D) {
+        const int64_t end = min_i(left + 2 * m, C);
+        for (int64_t t = left + m; x && t < end; t++) times(x + t * D, x + t * D, totals, D);
+        for (int64_t s = left; y && s < left + m; s++) times(y + s * D, y + s * D, totals + D, D);
+    }
+}
+
+static void grow_all(real *x, real *y, const levels_t *d) {
+    const real *totals = d->totals;
+    for (int64_t m = LEAF; m < d->C; totals += runs_of(d->C, m) * d->D, m *= 2) grow(x, y, d, totals, m);
+}
+
+/* The product from the chunk's start to each token [C][D]. */
+static UNUSED void prefix(real *out, const levels_t *d) {
+    const int64_t C = d->C, D = d->D;
+    if (D > 1) {
+        copy(out, d->up, C * D);
+        grow_all(out, NULL, d);
+    } else if (d->log) {
+        real sum = 0;
+        for (int64_t t = 0; t < C; t++) {
+            if (d->strict) out[t] = sum;
+            sum = t ? sum + d->g[t] : d->g[t];
+            if (!d->strict) out[t] = sum;
+        }
+        exps(out, out, C);
+    } else {
+        run_products(out, NULL, d, C);
+    }
+}
+
+/* The product after each token to the chunk's end [C][D]. */
+static UNUSED void suffix(real *out, const levels_t *d) {
+    const int64_t C = d->C, D = d->D;
+    if (D > 1) {
+        copy(out, d->down, C * D);
+        grow_all(NULL, out, d);
+    } else if (d->log) {
+        real sum = 0;
+        for (int64_t t = C - 1; t >= 0; t--) {
+            out[t] = sum;
+            sum += d->g[t];
+        }
+        exps(out, out, C);
+    } else {
+        run_products(NULL, out, d, C);
+    }
+}
+
+/* The product of the whole chunk [D]. */
+static UNUSED void whole(real *out, const levels_t *d) {
+    copy(out, d->totals + (all_runs(d->C) - 1) * d->D, d->D);
+}
+
+/* P [C][C] of one decay a token, 0 where t does not see s. */
+static const real *pairs_of(levels_t *d) {
+    const int64_t C = d->C;
+    real *p = d->pairs;
+    for (int64_t t = 0; !d->paired && t < C; t++) {
+        const int64_t own = t - d->strict; /* logs are summed up to here */
+        real *row = p + t * C;
+        for (int64_t s = 0; s < own; s++) row[s] = d->log ? row[s - C] + d->g[own] : row[s - C] * d->f[own];
+        if (own >= 0) row[own] = d->log ? 0 : 1;
+        for (int64_t s = own + 1; s < C; s++) row[s] = 0;
+    }
+    for (int64_t t = d->strict; !d->paired && d->log && t < C; t++) exps(p + t * C, p + t * C, t + 1 - d->strict);
+    d->paired = 1;
+    return p;
+}
+
+static UNUSED void matrix(real *out, levels_t *d) {
+    copy(out, pairs_of(d), d->C * d->C);
+}
+
+/* Part of a row of channels, 0 behind its last, and its way back. */
+static inline vec part(const real *x, int64_t n) {
+    vec v = {0};
+    if (n >= LANES) return *(const vec *)x;
+    for (int64_t i = 0; i < n; i++) v[i] = x[i];
+    return v;
+}
+
+static inline void put_part(real *x, vec v, int64_t n) {
+    if (n >= LANES) *(vec *)x = v;
+    else for (int64_t i = 0; i < n; i++) x[i] = v[i];
+}
+
+static inline real lanes_sum(vec v) {
+    real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < LANES; i++) sum += v[i];
+    return sum;
+}
+
+/* A of `gram` within runs of LEAF tokens. */
+static void gram_leaves(real *a, const real *x, const real *y, const levels_t *d) {
+    const int64_t C = d->C, D = d->D, late = d->strict;
+    for (int64_t s = 0; s < C - late; s++) {
+        const int64_t first = s + late, seen = min_i((s / LEAF + 1) * LEAF, C) - first;
+        vec sum[LEAF] = {0};
+        for (int64_t k = 0; k < D && seen > 0; k += LANES) {
+            vec w = part(y + s * D + k, D - k);
+            sum[0] += w * part(x + first * D + k, D - k);
+            for (int64_t j = 1; j < seen; j++) {
+                w *= part(d->f + (s + j) * D + k, D - k);
+                sum[j] += w * part(x + (first + j) * D + k, D - k);
+            }
+        }
+        for (int64_t j = 0; j < seen; j++) a[(first + j) * C + s] = lanes_sum(sum[j]);
+    }
+}
+
+static inline int64_t meet_room(int64_t C, int64_t X) {
+    return 2 * C * X;
+}
+
+/* `meet` of one decay a token. */
+static void meet_one(real *a, real *up, real *down, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
+    const int64_t C = d->C;
+    if (a) {
+        gemm(C, C, X, x, X, 1, y, 1, X, a, C, 1, LOWER_OUT, 0);
+        times(a, a, pairs_of(d), C * C);
+    }
+    if (up) prefix(w, d);
+    for (int64_t t = 0; up && t < C; t++)
+        for (int64_t k = 0; k < X; k++) up[t * X + k] = x[t * X + k] * w[t];
+    if (down) suffix(w, d);
+    for (int64_t t = 0; down && t < C; t++)
+        for (int64_t k = 0; k < X; k++) down[t * X + k] = y[t * X + k] * w[t];
+}
+
+/* A[t, s] = sum_k x[t, k] y[s, k] P[t, s, k] [C][C], 0 where t does not see s; and x prefix, y suffix [C][X]. Results may be NULL. */
+static UNUSED void meet(real *a, real *up, real *down, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
+    const int64_t C = d->C, D = d->D;
+    if (D == 1) {
+        meet_one(a, up, down, x, y, X, d, w);
+        return;
+    }
+    real *right = up ? up : w, *left = down ? down : w + C * D;
+    if (a || up) times(right, x, d->up, C * D);
+    if (a || down) times(left, y, d->down, C * D);
+    if (a) {
+        fill(a, 0, C * C);
+        gram_leaves(a, x, y, d);
+    }
+    const real *totals = d->totals;
+    for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
+        for (int64_t at = 0; a && at + m < C; at += 2 * m)
+            gemm(min_i(m, C - at - m), m, D, right + (at + m) * D, D, 1, left + at * D, 1, D, a + (at + m) * C + at, C, 1, WHOLE, 0);
+        if (2 * m < C || up || down) grow(a || up ? right : NULL, a || down ? left : NULL, d, totals, m);
+    }
+}
+
+static inline int64_t gram_room(int64_t C, int64_t X) {
+    return meet_room(C, X);
+}
+
+static UNUSED void gram(real *a, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
+    meet(a, NULL, NULL, x, y, X, d, w);
+}
+
+static inline int64_t decayed_room(int64_t C, int64_t X) {
+    return 4 * C * X + C * C;
+}
+
+/* O[t, k] = sum_s a[t, s] y[s, k] P[t, s, k] over the s that t sees [C][X]. */
+static UNUSED void decayed(real *out, const real *a, const real *y, int64_t X, levels_t *d, real *w) {
+    const int64_t C = d->C, D = d->D, late = d->strict;
+    if (D == 1) {
+        times(w, a, pairs_of(d), C * C);
+        gemm(C, X, C, w, C, 1, y, X, 1, out, X, 1, LOWER_A, 0);
+        return;
+    }
+    real *up = w, *down = up + C * D, *left = down + C * D, *seen = left + C * D;
+    copy(up, d->up, C * D), copy(down, d->down, C * D), fill(out, 0, C * D);
+    for (int64_t s = 0; s < C - late; s++)
+        for (int64_t k = 0, end = min_i((s / LEAF + 1) * LEAF, C); k < D && s + late < end; k += LANES) {
+            vec v = part(y + s * D + k, D - k);
+            for (int64_t t = s + late; t < end; t++) {
+                if (t > s + late) v *= part(d->f + (t - late) * D + k, D - k);
+                put_part(out + t * D + k, part(out + t * D + k, D - k) + a[t * C + s] * v, D - k);
+            }
+        }
+    const real *totals = d->totals;
+    for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
+        for (int64_t at = 0; at + m < C; at += 2 * m) {
+            const int64_t from = at + m, n = min_i(m, C - from);
+            times(left, y + at * D, down + at * D, m * D);
+            gemm(n, D, m, a + from * C + at, C, 1, left, D, 1, seen, D, 1, WHOLE, 0);
+            const real *scale = up + from * D;
+            real *here = out + from * D;
+#pragma omp simd
+            for (int64_t i = 0; i < n * D; i++) here[i] += scale[i] * seen[i];
+        }
+        if (2 * m < C) grow(up, down, d, totals, m);
+    }
+}
