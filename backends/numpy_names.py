@@ -17,7 +17,8 @@ CALLS = (
     *("lacc.runtime.arguments", "lacc.runtime.calls"),
 )
 EXPONENTS = "lacc.runtime.exponents"
-BLOCKS = ("lacc.runtime.passes", "lacc.runtime.blocks", "lacc.runtime.core")
+WALK = ("lacc.runtime.passes", "lacc.runtime.walk")
+BLOCKS = (*WALK, "lacc.runtime.blocks", "lacc.runtime.core")
 PLAN = "lacc.plan.plan"
 KERNELS, LAYOUT = "lacc.tile.kernels", "lacc.tile.layout"
 DENSE, TRIANGULAR, SCANS = "lacc.tile.dense", "lacc.tile.triangular", "lacc.tile.scans"

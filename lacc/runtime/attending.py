@@ -1,7 +1,7 @@
 """A call of the core in, what its tokens attend to out: the passes that take all tokens at once.
 
 This module stands alone (NumPy only): its text is also pasted into the emitted files of what
-attends, behind `blocks.py` and the kernels of `lacc.tile.attention_kernels`.
+attends, behind `walk.py` and the kernels of `lacc.tile.attention_kernels`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from lacc.runtime.blocks import Call
-from lacc.runtime.contract import Array, Arrays
+from lacc.runtime.contract import Array
 from lacc.runtime.passes import Rows
+from lacc.runtime.walk import Call
 from lacc.tile.attention_kernels import Sight, attend, attend_pull
 
 
@@ -30,8 +30,19 @@ class Attention:
     output: str
     window: int | None
 
-    def forward(self, call: Call) -> Any:
-        """Puts what the tokens attend to into ``call.x``; what `backward` needs."""
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What it takes that has a token axis."""
+        found = (self.query, self.keys.source, self.values.source, self.sink)
+        return tuple(name for name in found if name is not None)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """It carries none on."""
+        return ()
+
+    def run(self, call: Call) -> Any:
+        """Puts what the tokens attend to into ``call.x``; what `pull` needs."""
         keys, known = call.every(self.keys)
         values, others = call.every(self.values)
         past = min(known, others, *([] if self.window is None else [self.window - 1]))
@@ -48,15 +59,15 @@ class Attention:
         call.x[self.output] = np.moveaxis(o, 1, 2)
         return given, attended
 
-    def backward(self, call: Call, kept: Any, dx: Arrays) -> None:
+    def pull(self, call: Call, kept: Any) -> None:
         """Adds to the cotangents of query, keys, values and sink."""
-        given, attended = kept
+        (given, attended), dx = kept, call.dx
         ct = wide(np.moveaxis(dx[self.output], 2, 1))
         dq, dk, dv, dsink = attend_pull(np.ascontiguousarray(ct), attended, *given)
         call.written.update({self.query, *([self.sink] if self.sink else [])})
         dx[self.query] += np.moveaxis(dq, 1, 2).reshape(dx[self.query].shape)
         for rows, d in ((self.keys, dk), (self.values, dv)):
-            call.pull(rows, d if dx[rows.source].ndim > 3 else d[..., 0], dx)
+            call.pull(rows, d if dx[rows.source].ndim > 3 else d[..., 0])
         if self.sink is not None and dsink is not None:
             dx[self.sink] += np.moveaxis(dsink, 1, 2)
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from lacc.runtime.blocks import Call, tiles
 from lacc.runtime.contract import Array, Arrays
 from lacc.runtime.exponents import field_gradients, scaled_states, state_cotangents, state_fields
 from lacc.runtime.passes import Program
+from lacc.runtime.walk import Call, tiles
 
 
 def apart(program: Program, fields: Arrays, cotangents: bool = False) -> Arrays:

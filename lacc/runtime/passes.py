@@ -11,35 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lacc.plan.plan import Plan
-from lacc.runtime.contract import Arrays
 from lacc.runtime.exponents import Exponents
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One pass over time. Names of ``inputs`` with a token axis: an argument, "NAME@-2" (delayed),
-    "t" (positions) or a stored value "0.1"; ``fixed``: params, buffers and "head", "H", "T";
-    ``last``: final states of earlier passes.
-
-    ``prepare(C, dims, dtype, fixed, last) -> constants`` of ``forward``, ``prepare_back`` of
-    ``backward``;
-    ``forward(inputs, states, constants, n, C, dims, dtype, outputs) -> (outputs, states, starts)``,
-    starts: the states of every chunk, and with ``outputs`` false no outputs but what passes read;
-    ``backward(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype) -> (dinputs,
-    dfixed, dlast, dstates)``; arguments and results are tuples in the order of the names; None
-    stands for what is not there.
-    """
-
-    reverse: bool
-    inputs: tuple[str, ...]
-    fixed: tuple[str, ...]
-    last: tuple[str, ...]
-    states: tuple[str, ...]
-    outputs: tuple[str, ...]
-    prepare: Callable[..., Any] | None
-    prepare_back: Callable[..., Any] | None
-    forward: Callable[..., Any]
-    backward: Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -54,13 +26,22 @@ class Rows:
     state: str | None
 
 
-class Whole(Protocol):
-    """A pass that takes up all tokens of a `Call` at once."""
+class Walk(Protocol):
+    """One pass over time, all tokens of a `walk.Call` at once. Names of ``inputs``, which have a
+    token axis: an argument, "NAME@-2" (delayed), "t" (positions) or a stored value "0.1";
+    ``states``: those that it carries on. Passes may also take ``fixed``: params, buffers and
+    "head", "H", "T", and ``last``: final states of earlier passes."""
 
-    def forward(self, call: Any) -> Any:
-        """Puts what it computes into ``call.x``; what `backward` needs of it."""
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
 
-    def backward(self, call: Any, kept: Any, dx: Arrays) -> None:
+    @property
+    def states(self) -> tuple[str, ...]: ...
+
+    def run(self, call: Any) -> Any:
+        """Puts what it computes into the call; what `pull` needs of it."""
+
+    def pull(self, call: Any, kept: Any) -> None:
         """Adds to the cotangents of what it takes, from those of what it gave."""
 
 
@@ -72,8 +53,8 @@ class Program:
     of an array are a literal 1 and in no tile, ``initial`` states that are not 0 with the gradient
     of their params."""
 
-    passes: tuple[Pass | Whole, ...]
-    token: Pass | None
+    passes: tuple[Walk, ...]
+    token: Walk | None
     params: tuple[str, ...]
     kept: tuple[Rows, ...]
     outputs: dict[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
