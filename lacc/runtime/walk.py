@@ -46,7 +46,7 @@ class Call:
             self.passes = (program.token,)
         self.C = max(1, min(run.chunk or C, run.T))
         self.n = 1 if self.by_token else plan.together(self.C, heads, run.dims)
-        self.fixed = {
+        self.fixed: Arrays = {
             name: None
             if self.x[name] is None
             else self.x[name].astype(run.dtype, copy=False)[None, :, None]
@@ -81,9 +81,9 @@ class Call:
             self.passes = ()
         names = [name for p in self.passes for name in p.states]
         self.carried = {rows.field for rows in program.kept if not run.T or rows.field in names}
-        growing = [rows.field for rows in program.kept if rows.length is None]
-        self.past = self.start[growing[0]].shape[2] if growing else None
-        for field in growing:
+        self.growing = [rows.field for rows in program.kept if rows.length is None]
+        self.past = self.start[self.growing[0]].shape[2] if self.growing else None
+        for field in self.growing:
             if self.start[field].shape[2] != self.past:
                 got = self.start[field].shape[2]
                 raise ValueError(f"state.{field}: expected {self.past} rows, got {got}")

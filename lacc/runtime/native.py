@@ -1,0 +1,258 @@
+"""Arrays of a call and a pass of a compiled C file in, its results in the call's arrays out.
+
+This module stands alone (NumPy and the standard library): its text is also pasted into the Python
+part of emitted C files, behind `walk.py` and `building.py`. Arrays go as they are where their axes
+behind the heads are packed, whatever their other strides: nothing is converted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Lock, local
+from typing import Any
+
+import numpy as np
+
+from lacc.runtime.building import library
+from lacc.runtime.contract import Array
+from lacc.runtime.walk import Call
+
+EVERY = 64  # tokens between two states that the backward pass by token starts from
+HELD = 1 << 27  # bytes of workspace that a thread keeps from call to call
+
+
+class Described(ctypes.Structure):
+    """``lacc_array``: where the elements of an array are, strides counted in elements."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("sequence", ctypes.c_int64),
+        ("token", ctypes.c_int64),
+        ("head", ctypes.c_int64),
+        ("dtype", ctypes.c_int32),
+    )
+
+
+@cache
+def processors() -> int:
+    """How many threads to use: $LACC_THREADS, else the processors that this process may use."""
+    given = os.environ.get("LACC_THREADS", "")
+    if given and not (given.isdecimal() and int(given)):
+        raise ValueError(f"LACC_THREADS: expected a positive number, got {given!r}")
+    may = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+    return int(given) if given else len(may(0))
+
+
+class Library:
+    """The functions of ``name``.c, which lies in the folder ``home`` with ``name``.h and begins
+    with the line ``head``; ``dims`` are those of the spec, in the order of its struct. It is
+    compiled for a dtype when that is first used, as `building.library` says, which raises."""
+
+    def __init__(self, name: str, dims: tuple[str, ...], head: str, home: Path) -> None:
+        self.name, self.dims, self.head, self.home = name, dims, head, home
+        sizes = ("N", "T", "H", "chunk", "threads", "past")
+        fields = [*((size, ctypes.c_int64) for size in sizes), ("workspace", ctypes.c_void_p)]
+        fields += [("room", ctypes.c_int64), *((f"dim_{dim}", ctypes.c_int64) for dim in dims)]
+        self.Run: Any = type("Run", (ctypes.Structure,), {"_fields_": fields})
+        self.loaded: dict[str, Any] = {}
+        self.functions: dict[tuple[str, Any], Callable[..., int]] = {}
+        self.lock, self.mine = Lock(), local()
+
+    def load(self, kind: str) -> ctypes.CDLL:
+        """The library for f32 or f64."""
+        with self.lock:
+            if kind not in self.loaded:
+                files = {}
+                for file in (f"{self.name}.c", f"{self.name}.h"):
+                    try:
+                        files[file] = (self.home / file).read_text("utf-8")
+                    except OSError as problem:
+                        raise RuntimeError(
+                            f"cannot read {self.home / file}: {problem.strerror}"
+                        ) from None
+                if files[f"{self.name}.c"].partition("\n")[0] != self.head:
+                    raise RuntimeError(
+                        f"{self.home / self.name}.c is not what its Python file was written with; "
+                        "compile the spec again"
+                    )
+                path = library(self.name, files, ["-DLACC_DOUBLE"] if kind == "f64" else [])
+                try:
+                    self.loaded[kind] = ctypes.CDLL(str(path))
+                except OSError as problem:
+                    raise RuntimeError(
+                        f"cannot load {path}: {problem}; set LACC_CACHE to a folder of a disk that "
+                        "programs may be run from"
+                    ) from None
+        found: ctypes.CDLL = self.loaded[kind]
+        return found
+
+    def function(self, what: str, dtype: Any) -> Callable[..., int]:
+        """The function called ``what`` for arrays of ``dtype``."""
+        if (what, dtype) not in self.functions:
+            kind = "f64" if dtype == np.float64 else "f32"
+            found = getattr(self.load(kind), f"{self.name}_{what}_{kind}")
+            found.restype = ctypes.c_int64 if what == "room" else ctypes.c_int
+            self.functions[what, dtype] = found
+        return self.functions[what, dtype]
+
+    def run(self, what: str, call: Call, arrays: Any) -> None:
+        """Calls a function with a workspace that the thread keeps. Raises MemoryError."""
+        run = call.run
+        sizes = (run.B, run.T, run.H, EVERY if call.by_token else call.C, processors())
+        given = self.Run(*sizes, call.past or 0, None, 0, *(run.dims[dim] for dim in self.dims))
+        at = ctypes.byref(given)
+        room = self.function("room", run.dtype)(at)
+        space: Array | None = getattr(self.mine, "space", None)
+        if space is None or space.nbytes < room:
+            space = np.empty(room, np.uint8)
+            self.mine.space = space if room <= HELD else None
+        given.workspace, given.room = space.ctypes.data, space.nbytes
+        if self.function(what, run.dtype)(at, arrays):
+            raise MemoryError(f"{self.name}: there is no room for the workspace of {what}")
+
+
+class Table:
+    """Arrays in the order in which a function takes them."""
+
+    def __init__(self, heads: int) -> None:
+        self.heads = heads
+        self.rows: list[Any] = []
+        self.held: list[Array | None] = []
+
+    def put(self, x: Array | None, lead: int = 3, reverse: bool = False) -> None:
+        """Adds ``x``, which has ``lead`` axes before those of a value: [B, T, H] or [B, H]."""
+        if x is None:
+            self.rows.append(())
+            return
+        size = x.itemsize
+        if not (x.flags.c_contiguous and x.flags.aligned and x.dtype.isnative):
+            x = plain(x, lead)
+        strides = x.strides
+        head = strides[lead - 1] // size if self.heads == x.shape[lead - 1] else 0
+        token, data = 0, x.ctypes.data
+        if lead == 3:
+            token = strides[1] // size
+            if reverse:
+                data += (x.shape[1] - 1) * strides[1]
+                token = -token
+        kind = 1 if size == 8 else 0 if size == 4 else 3 if x.dtype.char == "e" else 2
+        self.rows.append((data, strides[0] // size, token, head, kind))
+        self.held.append(x)  # as long as the function runs
+
+    def described(self) -> Any:
+        """The array of structs."""
+        return (Described * len(self.rows))(*self.rows)
+
+
+def plain(x: Array, lead: int) -> Array:
+    """``x`` itself where C can read it: aligned, the axes behind ``lead`` packed; else a copy."""
+    packed, step = True, x.itemsize
+    for length, stride in zip(x.shape[: lead - 1 : -1], x.strides[: lead - 1 : -1]):
+        packed = packed and (length == 1 or stride == step)
+        step *= length
+    whole = all(stride % x.itemsize == 0 for stride in x.strides[:lead])
+    if packed and whole and x.flags.aligned and x.dtype.isnative:
+        return x
+    return np.ascontiguousarray(x, x.dtype.newbyteorder("="))
+
+
+@dataclass(frozen=True)
+class Native:
+    """A `Walk` by the functions ``number`` of a library. ``inputs``, ``fixed``, ``last``,
+    ``states`` and ``outputs`` are in the order in which these take them; ``stored`` has the shape
+    of each output that is a stored value, by dims. With ``reverse`` the last token is the first."""
+
+    library: Library
+    number: str
+    reverse: bool
+    inputs: tuple[str, ...]
+    fixed: tuple[str, ...]
+    last: tuple[str, ...]
+    states: tuple[str, ...]
+    outputs: tuple[str, ...]
+    stored: Mapping[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
+
+    def run(self, call: Call) -> list[Array]:
+        """Outputs and states, and the states that chunks start from where these are kept."""
+        run, table = call.run, self.given(call)
+        chunk = EVERY if call.by_token else call.C
+        ended, starts = [], []
+        for name in self.states:
+            table.put(call.state[name], 2)
+            ended.append(np.empty(self.ended(call, name), run.dtype))
+            if call.keep:
+                lead = (run.B, -(-run.T // chunk), run.H)
+                starts.append(np.empty((*lead, *call.state[name].shape[2:]), run.dtype))
+        for name in self.outputs:
+            into = call.into(name, self.stored[name](run.dims) if name in self.stored else ())
+            table.put(None if call.keep and name not in self.stored else into, 3, self.reverse)
+        for state in ended:
+            table.put(state, 2)
+        for n in range(len(self.states)):
+            table.put(starts[n] if call.keep else None)
+        self.library.run(f"forward_{self.number}", call, table.described())
+        call.state.update(zip(self.states, ended))
+        return starts
+
+    def pull(self, call: Call, kept: list[Array]) -> None:
+        """Cotangents of what the pass takes, from those of what it gives."""
+        run, table = call.run, self.given(call)
+        for start in kept:
+            table.put(start)
+        for name in self.outputs:
+            given = call.cotangents[name] if name in call.cotangents else call.dx[name]
+            table.put(given, 3, self.reverse)
+        for name in self.states:
+            table.put(call.dstate[name], 2)
+        later = []
+        for name in self.inputs:
+            d = call.dx.get(name)
+            if d is not None and name in call.written:
+                d = np.zeros_like(d)
+                later.append((name, d))
+            table.put(d, 3, self.reverse)
+        call.written.update(self.inputs)
+        lead = (run.B, run.H)
+        dfixed = {
+            name: np.zeros((*lead, *call.fixed[name].shape[3:]), run.dtype)
+            for name in self.fixed
+            if name in call.dparams
+        }
+        for name in self.fixed:
+            table.put(dfixed.get(name), 2)
+        before = {name: np.zeros_like(call.state[name]) for name in self.last}
+        before |= {name: np.zeros(call.start[name].shape, run.dtype) for name in self.states}
+        for d in before.values():
+            table.put(d, 2)
+        self.library.run(f"backward_{self.number}", call, table.described())
+        for name, d in later:
+            call.dx[name] += d
+        for name, d in dfixed.items():
+            call.add(name, d[:, :, None])
+        for name in self.last:
+            call.dstate[name] = call.dstate[name] + before[name]
+        call.dstate.update((name, before[name]) for name in self.states)
+
+    def given(self, call: Call) -> Table:
+        """A table that begins with all that the pass takes but the states."""
+        table = Table(call.run.H)
+        for name in self.inputs:
+            table.put(call.x[name], 3, self.reverse)
+        for name in self.fixed:
+            x = call.fixed[name]
+            table.put(None if x is None else x[:, :, 0], 2)
+        for name in self.last:
+            table.put(call.state[name], 2)
+        return table
+
+    def ended(self, call: Call, name: str) -> tuple[int, ...]:
+        """The shape of a state behind the call: one that holds all tokens grows."""
+        shape: tuple[int, ...] = call.state[name].shape
+        if name in call.growing:
+            return (*shape[:2], shape[2] + call.run.T, *shape[3:])
+        return shape
