@@ -112,20 +112,23 @@ static UNUSED void levels(levels_t *d, const real *g, int64_t C, int64_t D, int 
     if (D > 1) run_products(d->up, d->down, d, LEAF);
 }
 
-/* From runs of m tokens to runs of 2 m: right runs of x (one row a token, D wide) times their left neighbours, left ones of y times
-   their right neighbours. */
-static void grow(real *x, real *y, const levels_t *d, const real *totals, int64_t m) {
+enum { DOWN, UP };
+
+/* From runs of m tokens to runs of 2 m: right runs of what has been multiplied by up times their left neighbours, left runs of what
+   has been by down times their right ones. */
+static void grow(real *out, const real *x, int side, const levels_t *d, const real *totals, int64_t m) {
     const int64_t C = d->C, D = d->D;
-    for (int64_t left = 0; left + m < C; left += 2 * m, totals += 2 * D) {
-        const int64_t end = min_i(left + 2 * m, C);
-        for (int64_t t = left + m; x && t < end; t++) times(x + t * D, x + t * D, totals, D);
-        for (int64_t s = left; y && s < left + m; s++) times(y + s * D, y + s * D, totals + D, D);
+    for (int64_t run = 0, from = 0; from < C; run++, from += m) {
+        const int64_t beside = run ^ 1, end = min_i(from + m, C);
+        const int grows = (run & 1) == side && beside * m < C;
+        for (int64_t t = from; grows && t < end; t++) times(out + t * D, x + t * D, totals + beside * D, D);
+        if (!grows && out != x) copy(out + from * D, x + from * D, (end - from) * D);
     }
 }
 
-static void grow_all(real *x, real *y, const levels_t *d) {
+static void grow_all(real *x, int side, const levels_t *d) {
     const real *totals = d->totals;
-    for (int64_t m = LEAF; m < d->C; totals += runs_of(d->C, m) * d->D, m *= 2) grow(x, y, d, totals, m);
+    for (int64_t m = LEAF; m < d->C; totals += runs_of(d->C, m) * d->D, m *= 2) grow(x, x, side, d, totals, m);
 }
 
 /* The product from the chunk's start to each token [C][D]. */
@@ -133,7 +136,7 @@ static UNUSED void prefix(real *out, const levels_t *d) {
     const int64_t C = d->C, D = d->D;
     if (D > 1) {
         copy(out, d->up, C * D);
-        grow_all(out, NULL, d);
+        grow_all(out, UP, d);
     } else if (d->log) {
         real sum = 0;
         for (int64_t t = 0; t < C; t++) {
@@ -152,7 +155,7 @@ static UNUSED void suffix(real *out, const levels_t *d) {
     const int64_t C = d->C, D = d->D;
     if (D > 1) {
         copy(out, d->down, C * D);
-        grow_all(NULL, out, d);
+        grow_all(out, DOWN, d);
     } else if (d->log) {
         real sum = 0;
         for (int64_t t = C - 1; t >= 0; t--) {
@@ -188,128 +191,4 @@ static const real *pairs_of(levels_t *d) {
 
 static UNUSED void matrix(real *out, levels_t *d) {
     copy(out, pairs_of(d), d->C * d->C);
-}
-
-/* Part of a row of channels, 0 behind its last, and its way back. */
-static inline vec part(const real *x, int64_t n) {
-    vec v = {0};
-    if (n >= LANES) return *(const vec *)x;
-    for (int64_t i = 0; i < n; i++) v[i] = x[i];
-    return v;
-}
-
-static inline void put_part(real *x, vec v, int64_t n) {
-    if (n >= LANES) *(vec *)x = v;
-    else for (int64_t i = 0; i < n; i++) x[i] = v[i];
-}
-
-static inline real lanes_sum(vec v) {
-    real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < LANES; i++) sum += v[i];
-    return sum;
-}
-
-/* A of `gram` within runs of LEAF tokens. */
-static void gram_leaves(real *a, const real *x, const real *y, const levels_t *d) {
-    const int64_t C = d->C, D = d->D, late = d->strict;
-    for (int64_t s = 0; s < C - late; s++) {
-        const int64_t first = s + late, seen = min_i((s / LEAF + 1) * LEAF, C) - first;
-        vec sum[LEAF] = {0};
-        for (int64_t k = 0; k < D && seen > 0; k += LANES) {
-            vec w = part(y + s * D + k, D - k);
-            sum[0] += w * part(x + first * D + k, D - k);
-            for (int64_t j = 1; j < seen; j++) {
-                w *= part(d->f + (s + j) * D + k, D - k);
-                sum[j] += w * part(x + (first + j) * D + k, D - k);
-            }
-        }
-        for (int64_t j = 0; j < seen; j++) a[(first + j) * C + s] = lanes_sum(sum[j]);
-    }
-}
-
-static inline int64_t meet_room(int64_t C, int64_t X) {
-    return 2 * C * X;
-}
-
-/* `meet` of one decay a token. */
-static void meet_one(real *a, real *up, real *down, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
-    const int64_t C = d->C;
-    if (a) {
-        gemm(C, C, X, x, X, 1, y, 1, X, a, C, 1, LOWER_OUT, 0);
-        times(a, a, pairs_of(d), C * C);
-    }
-    if (up) prefix(w, d);
-    for (int64_t t = 0; up && t < C; t++)
-        for (int64_t k = 0; k < X; k++) up[t * X + k] = x[t * X + k] * w[t];
-    if (down) suffix(w, d);
-    for (int64_t t = 0; down && t < C; t++)
-        for (int64_t k = 0; k < X; k++) down[t * X + k] = y[t * X + k] * w[t];
-}
-
-/* A[t, s] = sum_k x[t, k] y[s, k] P[t, s, k] [C][C], 0 where t does not see s; and x prefix, y suffix [C][X]. Results may be NULL. */
-static UNUSED void meet(real *a, real *up, real *down, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
-    const int64_t C = d->C, D = d->D;
-    if (D == 1) {
-        meet_one(a, up, down, x, y, X, d, w);
-        return;
-    }
-    real *right = up ? up : w, *left = down ? down : w + C * D;
-    if (a || up) times(right, x, d->up, C * D);
-    if (a || down) times(left, y, d->down, C * D);
-    if (a) {
-        fill(a, 0, C * C);
-        gram_leaves(a, x, y, d);
-    }
-    const real *totals = d->totals;
-    for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
-        for (int64_t at = 0; a && at + m < C; at += 2 * m)
-            gemm(min_i(m, C - at - m), m, D, right + (at + m) * D, D, 1, left + at * D, 1, D, a + (at + m) * C + at, C, 1, WHOLE, 0);
-        if (2 * m < C || up || down) grow(a || up ? right : NULL, a || down ? left : NULL, d, totals, m);
-    }
-}
-
-static inline int64_t gram_room(int64_t C, int64_t X) {
-    return meet_room(C, X);
-}
-
-static UNUSED void gram(real *a, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
-    meet(a, NULL, NULL, x, y, X, d, w);
-}
-
-static inline int64_t decayed_room(int64_t C, int64_t X) {
-    return 4 * C * X + C * C;
-}
-
-/* O[t, k] = sum_s a[t, s] y[s, k] P[t, s, k] over the s that t sees [C][X]. */
-static UNUSED void decayed(real *out, const real *a, const real *y, int64_t X, levels_t *d, real *w) {
-    const int64_t C = d->C, D = d->D, late = d->strict;
-    if (D == 1) {
-        times(w, a, pairs_of(d), C * C);
-        gemm(C, X, C, w, C, 1, y, X, 1, out, X, 1, LOWER_A, 0);
-        return;
-    }
-    real *up = w, *down = up + C * D, *left = down + C * D, *seen = left + C * D;
-    copy(up, d->up, C * D), copy(down, d->down, C * D), fill(out, 0, C * D);
-    for (int64_t s = 0; s < C - late; s++)
-        for (int64_t k = 0, end = min_i((s / LEAF + 1) * LEAF, C); k < D && s + late < end; k += LANES) {
-            vec v = part(y + s * D + k, D - k);
-            for (int64_t t = s + late; t < end; t++) {
-                if (t > s + late) v *= part(d->f + (t - late) * D + k, D - k);
-                put_part(out + t * D + k, part(out + t * D + k, D - k) + a[t * C + s] * v, D - k);
-            }
-        }
-    const real *totals = d->totals;
-    for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
-        for (int64_t at = 0; at + m < C; at += 2 * m) {
-            const int64_t from = at + m, n = min_i(m, C - from);
-            times(left, y + at * D, down + at * D, m * D);
-            gemm(n, D, m, a + from * C + at, C, 1, left, D, 1, seen, D, 1, WHOLE, 0);
-            const real *scale = up + from * D;
-            real *here = out + from * D;
-#pragma omp simd
-            for (int64_t i = 0; i < n * D; i++) here[i] += scale[i] * seen[i];
-        }
-        if (2 * m < C) grow(up, down, d, totals, m);
-    }
 }

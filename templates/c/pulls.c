@@ -106,33 +106,35 @@ static UNUSED void matrix_pull(real *dg, const real *ct, levels_t *d, real *w) {
 /* dx, dy, dg of `gram` within runs of LEAF tokens. */
 static void leaves_pull(real *dx, real *dy, real *dg, const real *ct, const real *x, const real *y, const levels_t *d) {
     const int64_t C = d->C, D = d->D, late = d->strict;
-    for (int64_t from = 0; from < C; from += LEAF)
-        for (int64_t k = 0, n = min_i(LEAF, C - from); k < D; k += LANES) {
-            vec f[LEAF + 1] = {0}, xs[LEAF], xd[LEAF] = {0}, fd[LEAF] = {0}, w[LEAF];
-            for (int64_t t = 0; t < n; t++) {
-                f[t] = part(d->f + (from + t) * D + k, D - k);
-                xs[t] = part(x + (from + t) * D + k, D - k);
-            }
-            for (int64_t s = 0; s < n; s++) {
-                const real *own = ct + (from + s + late) * C + from + s;
-                const int64_t seen = n - s - late;
-                vec back = {0};
-                w[0] = part(y + (from + s) * D + k, D - k);
-                for (int64_t j = 0; j < seen; j++) {
-                    if (j) w[j] = w[j - 1] * f[s + j];
-                    xd[s + late + j] += own[j * C] * w[j];
+    for (int64_t from = 0; from < C; from += LEAF) {
+        const int64_t all = min_i(LEAF, C - from), n = all - late;
+        real block[LEAF][LEAF];
+        leaf_block(block, ct + from * C + from, all, late, C);
+        if (late) fill(dx + from * D, 0, D);
+        for (int64_t k = 0; k < D; k += LANES) {
+            vec f[LEAF], xs[LEAF], ys[LEAF], xd[LEAF] = {0}, yd[LEAF], fd[LEAF] = {0};
+            leaf_rows(f, d->f + from * D, n, D, k);
+            leaf_rows(xs, x + (from + late) * D, n, D, k);
+            leaf_rows(ys, y + from * D, n, D, k);
+            UNROLLED
+            for (int s = 0; s < LEAF; s++) {
+                vec w[LEAF], back = {0};
+                w[s] = ys[s];
+                xd[s] += block[s][s] * w[s];
+                for (int t = s + 1; t < LEAF; t++) w[t] = w[t - 1] * f[t], xd[t] += block[t][s] * w[t];
+                for (int t = LEAF - 1; t > s; t--) {
+                    back += block[t][s] * xs[t];
+                    fd[t] += back * w[t - 1];
+                    back *= f[t];
                 }
-                for (int64_t j = seen - 1; j >= 0; j--) {
-                    back = back * f[s + j + 1] + own[j * C] * xs[s + late + j];
-                    if (j) fd[s + j] += back * (d->log ? w[j] : w[j - 1]);
-                }
-                put_part(dy + (from + s) * D + k, back, D - k);
+                yd[s] = back + block[s][s] * xs[s];
             }
-            for (int64_t t = 0; t < n; t++) {
-                put_part(dx + (from + t) * D + k, xd[t], D - k);
-                put_part(dg + (from + t) * D + k, fd[t], D - k);
-            }
+            for (int t = 0; d->log && t < LEAF; t++) fd[t] *= f[t];
+            put_rows(dx + (from + late) * D, xd, n, D, k);
+            put_rows(dy + from * D, yd, all, D, k);
+            put_rows(dg + from * D, fd, all, D, k);
         }
+    }
 }
 
 static inline int64_t meet_pull_room(int64_t C, int64_t X) {
@@ -163,12 +165,12 @@ static UNUSED void meet_pull(real *dx, real *dy, real *dg, const real *ct, const
         meet_pull_one(dx, dy, dg, ct, x, y, X, d, w);
         return;
     }
-    real *up = w, *down = up + size, *met = down + size, *back = met + size, *sum = back + size;
+    real *met = w + 2 * size, *back = met + size, *sum = back + size;
+    const real *up = d->up, *down = d->down;
     dx = dx ? dx : sum + D, dy = dy ? dy : sum + D + size;
     const int pulled = dg != NULL;
     dg = dg ? dg : sum + D + 2 * size;
     leaves_pull(dx, dy, dg, ct, x, y, d);
-    copy(up, d->up, size), copy(down, d->down, size);
     const real *totals = d->totals;
     for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
         for (int64_t left = 0; left + m < C; left += 2 * m) {
@@ -184,7 +186,10 @@ static UNUSED void meet_pull(real *dx, real *dy, real *dg, const real *ct, const
             if (pulled) up_pull(dg, back, up, right, right + n, d, sum);
             if (pulled) down_pull(dg, back, down, left, right, d, sum);
         }
-        if (2 * m < C) grow(up, down, d, totals, m);
+        if (2 * m < C) {
+            grow(w, up, UP, d, totals, m), grow(w + size, down, DOWN, d, totals, m);
+            up = w, down = w + size;
+        }
     }
 }
 

@@ -1,0 +1,235 @@
+/* Sums over the pairs of tokens of a chunk, each pair weighted by what decays between them. Pairs in
+   one run of LEAF tokens multiply factor by factor, the parts of the channels in registers; pairs in
+   neighbouring runs are products of what was multiplied by up and by down. */
+
+enum { BLOCK = 32 }; /* runs from which on gemm is faster than sums along the channels */
+
+#if defined __AVX512F__
+#define VECTOR 64
+#elif defined __AVX__
+#define VECTOR 32
+#else
+#define VECTOR 16
+#endif
+#ifdef LACC_DOUBLE
+#define NUMBERS (VECTOR / 8)
+#else
+#define NUMBERS (VECTOR / 4)
+#endif
+#ifdef __clang__
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define UNROLLED _Pragma("GCC unroll 8")
+#endif
+#if NUMBERS == 16
+#define FRONT 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define BACK 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif NUMBERS == 8
+#define FRONT 0, 8, 1, 9, 2, 10, 3, 11
+#define BACK 4, 12, 5, 13, 6, 14, 7, 15
+#elif NUMBERS == 4
+#define FRONT 0, 4, 1, 5
+#define BACK 2, 6, 3, 7
+#else
+#define FRONT 0, 2
+#define BACK 1, 3
+#endif
+
+/* Part of a row of channels, 0 behind its last, and its way back. */
+static inline vec part(const real *x, int64_t n) {
+    vec v = {0};
+    if (n >= LANES) return *(const vec *)x;
+    for (int64_t i = 0; i < n; i++) v[i] = x[i];
+    return v;
+}
+
+static inline void put_part(real *x, vec v, int64_t n) {
+    if (n >= LANES) *(vec *)x = v;
+    else for (int64_t i = 0; i < n; i++) x[i] = v[i];
+}
+
+/* In a run of LEAF tokens and one part of the channels: rows of x, 0 behind the last of n. */
+static inline void leaf_rows(vec out[LEAF], const real *x, int64_t n, int64_t D, int64_t k) {
+    if (n == LEAF && k + LANES <= D)
+        for (int t = 0; t < LEAF; t++) out[t] = *(const vec *)(x + t * D + k);
+    else
+        for (int t = 0; t < LEAF; t++) out[t] = t < n ? part(x + t * D + k, D - k) : (vec){0};
+}
+
+static inline void put_rows(real *x, const vec rows[LEAF], int64_t n, int64_t D, int64_t k) {
+    if (n == LEAF && k + LANES <= D)
+        for (int t = 0; t < LEAF; t++) *(vec *)(x + t * D + k) = rows[t];
+    else
+        for (int t = 0; t < n; t++) put_part(x + t * D + k, rows[t], D - k);
+}
+
+/* What sees each other of a [C][C], rows counted from the first that sees any: `late` rows down; 0 behind the last. */
+static inline void leaf_block(real out[LEAF][LEAF], const real *a, int64_t n, int64_t late, int64_t C) {
+    memset(out, 0, LEAF * sizeof(out[0]));
+    for (int64_t t = 0; t + late < n; t++)
+        for (int64_t s = 0; s <= t; s++) out[t][s] = a[(t + late) * C + s];
+}
+
+/* The sum of every one of NUMBERS vectors: each step folds two into one, their lanes in turn. */
+static inline vec lane_sums(vec v[NUMBERS]) {
+    for (int n = NUMBERS / 2; n; n /= 2)
+        for (int i = 0; i < n; i++)
+            v[i] = __builtin_shufflevector(v[i], v[i + n], FRONT) + __builtin_shufflevector(v[i], v[i + n], BACK);
+    return v[0];
+}
+
+/* A of `gram` within runs of LEAF tokens. */
+static void gram_leaves(real *a, const real *x, const real *y, const levels_t *d) {
+    const int64_t C = d->C, D = d->D, late = d->strict;
+    for (int64_t from = 0; from < C; from += LEAF) {
+        const int64_t n = min_i(LEAF, C - from) - late;
+        vec sums[LEAF * LEAF] = {0};
+        real dots[LEAF][LEAF];
+        for (int64_t k = 0; k < D; k += LANES) {
+            vec f[LEAF], xs[LEAF], ys[LEAF];
+            leaf_rows(f, d->f + from * D, n, D, k);
+            leaf_rows(xs, x + (from + late) * D, n, D, k);
+            leaf_rows(ys, y + from * D, n, D, k);
+            UNROLLED
+            for (int s = 0; s < LEAF; s++) {
+                vec w = ys[s];
+                sums[s * LEAF + s] += w * xs[s];
+                for (int t = s + 1; t < LEAF; t++) w *= f[t], sums[t * LEAF + s] += w * xs[t];
+            }
+        }
+        for (int i = 0; i < LEAF * LEAF; i += NUMBERS) put_part(&dots[0][0] + i, lane_sums(sums + i), LANES);
+        for (int64_t t = 0; t < n; t++) copy(a + (from + t + late) * C + from, dots[t], t + 1);
+    }
+}
+
+/* a[i, j] = sum_k x[i, k] y[j, k] for few rows and columns: both are read along k. */
+static void gram_block(real *a, const real *x, const real *y, int64_t n, int64_t m, int64_t C, int64_t D) {
+    enum { HIGH = NUMBERS < 4 ? NUMBERS : 4, WIDE = NUMBERS / HIGH };
+    for (int64_t i = 0; i < n; i += HIGH)
+        for (int64_t j = 0; j < m; j += WIDE) {
+            vec sums[HIGH][WIDE] = {0}, kept[NUMBERS];
+            real dots[HIGH][WIDE];
+            const real *rows[HIGH], *columns[WIDE];
+            for (int64_t r = 0; r < HIGH; r++) rows[r] = x + min_i(i + r, n - 1) * D;
+            for (int64_t c = 0; c < WIDE; c++) columns[c] = y + min_i(j + c, m - 1) * D;
+            int64_t k = 0;
+            for (; k + LANES <= D; k += LANES) {
+                vec ys[WIDE];
+                for (int c = 0; c < WIDE; c++) ys[c] = *(const vec *)(columns[c] + k);
+                for (int r = 0; r < HIGH; r++) {
+                    const vec row = *(const vec *)(rows[r] + k);
+                    for (int c = 0; c < WIDE; c++) sums[r][c] += row * ys[c];
+                }
+            }
+            for (int r = 0; r < HIGH; r++)
+                for (int c = 0; c < WIDE; c++) {
+                    kept[r * WIDE + c] = sums[r][c];
+                    if (k < D) kept[r * WIDE + c] += part(rows[r] + k, D - k) * part(columns[c] + k, D - k);
+                }
+            put_part(&dots[0][0], lane_sums(kept), LANES);
+            for (int64_t r = 0; r < min_i(HIGH, n - i); r++) copy(a + (i + r) * C + j, dots[r], min_i(WIDE, m - j));
+        }
+}
+
+static inline int64_t meet_room(int64_t C, int64_t X) {
+    return 2 * C * X;
+}
+
+/* `meet` of one decay a token. */
+static void meet_one(real *a, real *up, real *down, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
+    const int64_t C = d->C;
+    if (a) {
+        gemm(C, C, X, x, X, 1, y, 1, X, a, C, 1, LOWER_OUT, 0);
+        times(a, a, pairs_of(d), C * C);
+    }
+    if (up) prefix(w, d);
+    for (int64_t t = 0; up && t < C; t++)
+        for (int64_t k = 0; k < X; k++) up[t * X + k] = x[t * X + k] * w[t];
+    if (down) suffix(w, d);
+    for (int64_t t = 0; down && t < C; t++)
+        for (int64_t k = 0; k < X; k++) down[t * X + k] = y[t * X + k] * w[t];
+}
+
+/* A[t, s] = sum_k x[t, k] y[s, k] P[t, s, k] [C][C], 0 where t does not see s; and x prefix, y suffix [C][X]. Results may be NULL. */
+static UNUSED void meet(real *a, real *up, real *down, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
+    const int64_t C = d->C, D = d->D;
+    if (D == 1) {
+        meet_one(a, up, down, x, y, X, d, w);
+        return;
+    }
+    real *right = up ? up : w, *left = down ? down : w + C * D;
+    if (a || up) times(right, x, d->up, C * D);
+    if (a || down) times(left, y, d->down, C * D);
+    if (a) {
+        fill(a, 0, C * C);
+        gram_leaves(a, x, y, d);
+    }
+    const real *totals = d->totals;
+    for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
+        for (int64_t at = 0; a && at + m < C; at += 2 * m)
+            if (m < BLOCK)
+                gram_block(a + (at + m) * C + at, right + (at + m) * D, left + at * D, min_i(m, C - at - m), m, C, D);
+            else
+                gemm(min_i(m, C - at - m), m, D, right + (at + m) * D, D, 1, left + at * D, 1, D, a + (at + m) * C + at, C, 1, WHOLE, 0);
+        if (up || (a && 2 * m < C)) grow(right, right, UP, d, totals, m);
+        if (down || (a && 2 * m < C)) grow(left, left, DOWN, d, totals, m);
+    }
+}
+
+static inline int64_t gram_room(int64_t C, int64_t X) {
+    return meet_room(C, X);
+}
+
+static UNUSED void gram(real *a, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
+    meet(a, NULL, NULL, x, y, X, d, w);
+}
+
+static inline int64_t decayed_room(int64_t C, int64_t X) {
+    return 4 * C * X + C * C;
+}
+
+/* O[t, k] = sum_s a[t, s] y[s, k] P[t, s, k] over the s that t sees [C][X]. */
+static UNUSED void decayed(real *out, const real *a, const real *y, int64_t X, levels_t *d, real *w) {
+    const int64_t C = d->C, D = d->D, late = d->strict;
+    if (D == 1) {
+        times(w, a, pairs_of(d), C * C);
+        gemm(C, X, C, w, C, 1, y, X, 1, out, X, 1, LOWER_A, 0);
+        return;
+    }
+    real *left = w + 2 * C * D, *seen = left + C * D;
+    const real *up = d->up, *down = d->down;
+    if (late) fill(out, 0, C * D);
+    for (int64_t from = 0; from < C; from += LEAF) {
+        const int64_t n = min_i(LEAF, C - from) - late;
+        real block[LEAF][LEAF];
+        leaf_block(block, a + from * C + from, n + late, late, C);
+        for (int64_t k = 0; k < D; k += LANES) {
+            vec f[LEAF], ys[LEAF], sums[LEAF] = {0};
+            leaf_rows(f, d->f + from * D, n, D, k);
+            leaf_rows(ys, y + from * D, n, D, k);
+            UNROLLED
+            for (int s = 0; s < LEAF; s++) {
+                vec w = ys[s];
+                sums[s] += block[s][s] * w;
+                for (int t = s + 1; t < LEAF; t++) w *= f[t], sums[t] += block[t][s] * w;
+            }
+            put_rows(out + (from + late) * D, sums, n, D, k);
+        }
+    }
+    const real *totals = d->totals;
+    for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
+        for (int64_t at = 0; at + m < C; at += 2 * m) {
+            const int64_t from = at + m, n = min_i(m, C - from);
+            times(left, y + at * D, down + at * D, m * D);
+            gemm(n, D, m, a + from * C + at, C, 1, left, D, 1, seen, D, 1, WHOLE, 0);
+            const real *scale = up + from * D;
+            real *here = out + from * D;
+#pragma omp simd
+            for (int64_t i = 0; i < n * D; i++) here[i] += scale[i] * seen[i];
+        }
+        if (2 * m < C) {
+            grow(w, up, UP, d, totals, m), grow(w + C * D, down, DOWN, d, totals, m);
+            up = w, down = w + C * D;
+        }
+    }
+}
