@@ -37,19 +37,23 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 SHOWN = 12  # lines of what a compiler said
 
 
+class BuildError(RuntimeError):
+    """A library that cannot be made here: why, and the way out."""
+
+
 def compiler() -> tuple[str, ...]:
     """The command of the C compiler: $CC, else the first of cc, gcc, clang and ziglang that is
-    there. Raises RuntimeError where there is none."""
+    there. Raises BuildError where there is none."""
     if given := shlex.split(os.environ.get("CC", "")):
         if shutil.which(given[0]) is None:
-            raise RuntimeError(f"CC={shlex.join(given)}: there is no such compiler")
+            raise BuildError(f"CC={shlex.join(given)}: there is no such compiler")
         return tuple(given)
     for name in ("cc", "gcc", "clang"):
         if shutil.which(name):
             return (name,)
     if find_spec("ziglang"):
         return (sys.executable, "-m", "ziglang", "cc")
-    raise RuntimeError(
+    raise BuildError(
         "there is no C compiler: neither cc, gcc nor clang is on the PATH; install one, "
         "or `pip install ziglang`, or set CC"
     )
@@ -57,15 +61,15 @@ def compiler() -> tuple[str, ...]:
 
 @cache
 def compiler_version(command: tuple[str, ...]) -> str:
-    """The first line that a compiler says of itself. Raises RuntimeError where it fails."""
+    """The first line that a compiler says of itself. Raises BuildError where it fails."""
     done = compiled([*command, "--version"], None)
     if done.returncode:
-        raise RuntimeError(failure(done))
+        raise BuildError(failure(done))
     return done.stdout.partition("\n")[0]
 
 
 def compiled(command: Sequence[str], folder: Path | None) -> subprocess.CompletedProcess[str]:
-    """The end of a compiler's run. Raises RuntimeError where it cannot be started."""
+    """The end of a compiler's run. Raises BuildError where it cannot be started."""
     try:
         return subprocess.run(
             command,
@@ -77,7 +81,7 @@ def compiled(command: Sequence[str], folder: Path | None) -> subprocess.Complete
             errors="replace",
         )
     except OSError as problem:
-        raise RuntimeError(f"cannot start {command[0]}: {problem.strerror}") from None
+        raise BuildError(f"cannot start {command[0]}: {problem.strerror}") from None
 
 
 def failure(done: subprocess.CompletedProcess[str]) -> str:
@@ -113,7 +117,7 @@ def cache_folder() -> Path:
             return folder
     except (OSError, RuntimeError) as problem:  # RuntimeError: no home
         if isinstance(problem, OSError) and problem.errno in FULL:
-            raise RuntimeError(full(folder, problem)) from None
+            raise BuildError(full(folder, problem)) from None
         passing = Path(tempfile.mkdtemp(prefix="lacc-"))
         atexit.register(shutil.rmtree, passing, ignore_errors=True)
         warnings.warn(
@@ -151,7 +155,7 @@ def digest(*parts: bytes) -> str:
 
 def library(name: str, files: Mapping[str, str], defines: Sequence[str] = ()) -> Path:
     """The library of ``files``, texts by file name, of which ``name``.c is compiled with
-    ``defines``. Raises RuntimeError where it cannot be made: no compiler, one that fails, a disk
+    ``defines``. Raises BuildError where it cannot be made: no compiler, one that fails, a disk
     that is full."""
     command = compiler()
     native = [flag for flag, names in NATIVE.items() if platform.machine().lower() in names]
@@ -172,7 +176,7 @@ def library(name: str, files: Mapping[str, str], defines: Sequence[str] = ()) ->
             os.replace(built, path)
             return path
     except OSError as problem:
-        raise RuntimeError(full(folder, problem)) from None
+        raise BuildError(full(folder, problem)) from None
 
 
 def build(command: Sequence[str], folder: Path) -> None:
@@ -182,7 +186,7 @@ def build(command: Sequence[str], folder: Path) -> None:
         return
     second = compiled(command, folder)
     if second.returncode:
-        raise RuntimeError(failure(second))
+        raise BuildError(failure(second))
     warnings.warn(
         f"compiled without OpenMP, for one thread; with it, {failure(first)}",
         RuntimeWarning,

@@ -8,6 +8,8 @@ import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lacc.diagnostics import Diagnostic, LaccError
@@ -37,19 +39,22 @@ class Kernel:
         missing: Mapping[str, Diagnostic],
         verify: Callable[[], Any],
         source: str | None = None,
+        files: Mapping[str, str] = MappingProxyType({}),
         plan: Any = None,
         mode: str = "auto",
         chunk: int | None = None,
     ) -> None:
         """``functions`` take arguments by name and the contract's keywords: forward, step, vjp.
 
-        ``missing`` holds the error of each mode (and of "step") that does not exist; ``mode`` and
-        ``chunk`` are what a call without them means.
+        ``files`` are the texts by file name of a target that writes several, ``source`` the main
+        one. ``missing`` holds the error of each mode (and of "step") that does not exist; ``mode``
+        and ``chunk`` are what a call without them means.
         """
         self.spec = spec
         self.target = target
         self.signature = signature
         self.source = source
+        self.files = files
         self.plan = plan
         self.verify = verify
         self.modes = tuple(m for m in MODES[1:] if m not in missing)
@@ -142,11 +147,12 @@ def from_core(
     return forward, partial(calls.step, signature, core), partial(calls.vjp, signature, core)
 
 
-def load(name: str, source: str) -> dict[str, Any]:
-    """What an emitted module defines, loaded from its text; tracebacks show its lines."""
+def load(name: str, source: str, path: Path | None = None) -> dict[str, Any]:
+    """What an emitted module defines, loaded from its text, which stands at ``path`` if anywhere;
+    tracebacks show its lines."""
     digest = hashlib.sha256(source.encode()).hexdigest()[:12]
     module = types.ModuleType(f"lacc.emitted.{name}_{digest}")
-    module.__file__ = f"<lacc {name} {digest}>"
+    module.__file__ = str(path) if path else f"<lacc {name} {digest}>"
     sys.modules[module.__name__] = module  # dataclasses look their module up
     lines = source.splitlines(keepends=True)
     linecache.cache[module.__file__] = (len(source), None, lines, module.__file__)

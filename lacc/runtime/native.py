@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lacc.runtime.building import library
+from lacc.runtime.building import BuildError, library
 from lacc.runtime.contract import Array
 from lacc.runtime.walk import Call
 
@@ -72,11 +72,11 @@ class Library:
                     try:
                         files[file] = (self.home / file).read_text("utf-8")
                     except OSError as problem:
-                        raise RuntimeError(
+                        raise BuildError(
                             f"cannot read {self.home / file}: {problem.strerror}"
                         ) from None
                 if files[f"{self.name}.c"].partition("\n")[0] != self.head:
-                    raise RuntimeError(
+                    raise BuildError(
                         f"{self.home / self.name}.c is not what its Python file was written with; "
                         "compile the spec again"
                     )
@@ -84,7 +84,7 @@ class Library:
                 try:
                     self.loaded[kind] = ctypes.CDLL(str(path))
                 except OSError as problem:
-                    raise RuntimeError(
+                    raise BuildError(
                         f"cannot load {path}: {problem}; set LACC_CACHE to a folder of a disk that "
                         "programs may be run from"
                     ) from None
@@ -131,7 +131,7 @@ class Table:
             return
         size = x.itemsize
         if not (x.flags.c_contiguous and x.flags.aligned and x.dtype.isnative):
-            x = plain(x, lead)
+            x = packed(x, lead)
         strides = x.strides
         head = strides[lead - 1] // size if self.heads == x.shape[lead - 1] else 0
         token, data = 0, x.ctypes.data
@@ -149,14 +149,13 @@ class Table:
         return (Described * len(self.rows))(*self.rows)
 
 
-def plain(x: Array, lead: int) -> Array:
+def packed(x: Array, lead: int) -> Array:
     """``x`` itself where C can read it: aligned, the axes behind ``lead`` packed; else a copy."""
-    packed, step = True, x.itemsize
+    as_is, step = x.flags.aligned and x.dtype.isnative, x.itemsize
     for length, stride in zip(x.shape[: lead - 1 : -1], x.strides[: lead - 1 : -1]):
-        packed = packed and (length == 1 or stride == step)
+        as_is = as_is and (length == 1 or stride == step)
         step *= length
-    whole = all(stride % x.itemsize == 0 for stride in x.strides[:lead])
-    if packed and whole and x.flags.aligned and x.dtype.isnative:
+    if as_is and all(stride % x.itemsize == 0 for stride in x.strides[:lead]):
         return x
     return np.ascontiguousarray(x, x.dtype.newbyteorder("="))
 

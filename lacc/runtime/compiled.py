@@ -1,0 +1,72 @@
+"""The files of a variant compiled to C in, its functions as a kernel calls them out.
+
+The files are put into the cache and loaded at the first call, so that they can be written where no
+compiler is; from there on they work as they do for anybody else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lacc.diagnostics import LaccError, error
+from lacc.runtime import building
+from lacc.runtime.kernel import load
+
+
+def missing() -> str:
+    """What this machine lacks to compile C, "" where nothing."""
+    try:
+        building.compiler()
+    except building.BuildError as problem:
+        return str(problem)
+    return ""
+
+
+def functions(
+    name: str, files: Mapping[str, str]
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """forward, step and vjp of ``files``, texts by file name, of which ``name``_c.py is loaded.
+    What cannot be built raises LaccError (LA0702)."""
+    loaded: dict[str, Any] = {}
+
+    def by_name(function: str) -> Callable[..., Any]:
+        def call(arguments: Mapping[str, Any], **options: Any) -> Any:
+            try:
+                if not loaded:
+                    file = f"{name}_c.py"
+                    loaded.update(load(name, files[file], placed(name, files) / file))
+                return loaded[function](**arguments, **options)
+            except RuntimeError as problem:
+                own = loaded.get("BuildError", building.BuildError)  # that of the file
+                if not isinstance(problem, building.BuildError | own):
+                    raise
+                found = error("LA0702", None, name="c", reason=str(problem))
+                raise LaccError([found]) from None
+
+        return call
+
+    forward, step, vjp = map(by_name, (name, f"{name}_step", f"{name}_vjp"))
+    return forward, step, vjp
+
+
+def placed(name: str, files: Mapping[str, str]) -> Path:
+    """A folder of the cache with exactly ``files``. Raises BuildError where the disk is full."""
+    texts = {file: text.encode() for file, text in files.items()}
+    key = building.digest(
+        *(part for file in sorted(texts) for part in (file.encode(), texts[file]))
+    )
+    folder = building.cache_folder() / f"{name}-{key}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with building.passing_folder(building.cache_folder()) as work:
+            for file, text in texts.items():
+                there = folder / file
+                if not there.is_file() or there.read_bytes() != text:
+                    (work / file).write_bytes(text)
+                    os.replace(work / file, there)
+    except OSError as problem:
+        raise building.BuildError(building.full(folder, problem)) from None
+    return folder
