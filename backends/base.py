@@ -19,6 +19,7 @@ STEMS = {
     "decayed": "read",
     "div": "ratio",
     "exp": "raised",
+    "accumulate": "summed",
     "expand": "wide",
     "gram": "pairs",
     "inverse": "inverted",
@@ -176,6 +177,7 @@ class Variables(dict[int, str]):
         inst = self._program.body[n]
         stem = inst.name if inst.name.isidentifier() else STEMS.get(inst.op, inst.op)
         if inst.op == "pick" and not inst.name:
-            stem = PICKED[self._program.body[inst.ins[0]].op][inst.value]
+            several = PICKED.get(self._program.body[inst.ins[0]].op)
+            stem = several[inst.value] if several else "part"
         self[n] = self.another(stem)
         return self[n]

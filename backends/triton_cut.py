@@ -4,7 +4,7 @@ and with the axis of which its programs hold a block; what decides it, and how p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lacc.runtime.launching import ROOM, Workload, tightness, total
@@ -82,16 +82,6 @@ def finished(part: Part, load: Workload, whole: bool = False) -> Finished:
 
 def _ready(program: Program) -> Program:
     return fill_padding(bare_operands(program))
-
-
-def led_by(program: Program, states: Iterable[str]) -> set[str]:
-    """``states``, and those that their values at later tokens are made of."""
-    reach = reaches(program, {n: s for s, n in program.loads("state").items()})
-    found, new = set[str](), set(states)
-    while new:
-        found |= new
-        new = set[str]().union(*(reach[program.outs[f"state:{s}"]] for s in new)) - found
-    return found
 
 
 def delicate(derived: Derived) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from string import ascii_lowercase
 
 from lacc.backends.base import call_code, tuple_code, tuple_text
-from lacc.backends.triton_cut import CHUNKS, Finished, finished, fits, led_by, workload
+from lacc.backends.triton_cut import CHUNKS, Finished, finished, fits, workload
 from lacc.backends.triton_frame import KernelSpec, host_size
 from lacc.backends.triton_kernel import KernelText
 from lacc.runtime.launching import Workload, total
@@ -31,6 +31,7 @@ from lacc.tile.partition import (
 )
 from lacc.tile.program import Program, prune
 from lacc.tile.rewrite import for_kernels
+from lacc.tile.split import led_by
 from lacc.tile.unroll import unroll
 
 

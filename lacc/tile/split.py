@@ -16,6 +16,8 @@ other, the work between them for all chunks at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from lacc.ir.graph import ordered_groups
 from lacc.tile.program import Program
 
@@ -75,6 +77,16 @@ def reaches(program: Program, loads: dict[int, str]) -> list[frozenset[str]]:
         own = frozenset((loads[n],)) if n in loads else frozenset()
         reach.append(own.union(*(reach[i] for i in inst.ins)))
     return reach
+
+
+def led_by(program: Program, states: Iterable[str]) -> set[str]:
+    """``states``, and those that their values at later tokens are made of."""
+    reach = reaches(program, {n: s for s, n in program.loads("state").items()})
+    found, new = set[str](), set(states)
+    while new:
+        found |= new
+        new = set[str]().union(*(reach[program.outs[f"state:{s}"]] for s in new)) - found
+    return found
 
 
 def _feeds(program: Program, outs: dict[int, int]) -> list[set[int]]:

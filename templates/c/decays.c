@@ -17,10 +17,6 @@ typedef struct {
     real *pairs;       /* P [C][C] of one decay a token, once it was asked for */
 } levels_t;
 
-static inline int64_t min_i(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 static inline int64_t runs_of(int64_t C, int64_t m) {
     return (C + m - 1) / m;
 }
@@ -51,14 +47,6 @@ static inline void joined(real *out, const real *a, const real *b, int64_t n, in
     for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
-static inline void fill(real *out, real value, int64_t n) {
-    for (int64_t i = 0; i < n; i++) out[i] = value;
-}
-
-static inline void copy(real *out, const real *x, int64_t n) {
-    memcpy(out, x, (size_t)n * sizeof(real));
-}
-
 static inline void exps(real *out, const real *x, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) out[i] = f_exp(x[i]);
@@ -70,7 +58,7 @@ static void find_totals(levels_t *d) {
     real *out = d->totals;
     for (int64_t from = 0; from < C; from += LEAF, out += D) {
         copy(out, d->g + from * D, D);
-        for (int64_t t = from + 1; t < min_i(from + LEAF, C); t++) joined(out, out, d->g + t * D, D, d->log);
+        for (int64_t t = from + 1; t < least(from + LEAF, C); t++) joined(out, out, d->g + t * D, D, d->log);
     }
     const real *below = d->totals;
     for (int64_t m = LEAF; m < C; m *= 2) {
@@ -89,7 +77,7 @@ static void find_totals(levels_t *d) {
 static void run_products(real *up, real *down, const levels_t *d, int64_t m) {
     const int64_t C = d->C, D = d->D;
     for (int64_t from = 0; from < C; from += m) {
-        const int64_t end = min_i(from + m, C);
+        const int64_t end = least(from + m, C);
         for (int64_t t = from; up && t < end; t++) {
             const int64_t own = t - d->strict;
             if (own < from) fill(up + t * D, 1, D);
@@ -119,7 +107,7 @@ enum { DOWN, UP };
 static void grow(real *out, const real *x, int side, const levels_t *d, const real *totals, int64_t m) {
     const int64_t C = d->C, D = d->D;
     for (int64_t run = 0, from = 0; from < C; run++, from += m) {
-        const int64_t beside = run ^ 1, end = min_i(from + m, C);
+        const int64_t beside = run ^ 1, end = least(from + m, C);
         const int grows = (run & 1) == side && beside * m < C;
         for (int64_t t = from; grows && t < end; t++) times(out + t * D, x + t * D, totals + beside * D, D);
         if (!grows && out != x) copy(out + from * D, x + from * D, (end - from) * D);

@@ -82,7 +82,7 @@ static inline vec lane_sums(vec v[NUMBERS]) {
 static void gram_leaves(real *a, const real *x, const real *y, const levels_t *d) {
     const int64_t C = d->C, D = d->D, late = d->strict;
     for (int64_t from = 0; from < C; from += LEAF) {
-        const int64_t n = min_i(LEAF, C - from) - late;
+        const int64_t n = least(LEAF, C - from) - late;
         vec sums[LEAF * LEAF] = {0};
         real dots[LEAF][LEAF];
         for (int64_t k = 0; k < D; k += LANES) {
@@ -110,8 +110,8 @@ static void gram_block(real *a, const real *x, const real *y, int64_t n, int64_t
             vec sums[HIGH][WIDE] = {0}, kept[NUMBERS];
             real dots[HIGH][WIDE];
             const real *rows[HIGH], *columns[WIDE];
-            for (int64_t r = 0; r < HIGH; r++) rows[r] = x + min_i(i + r, n - 1) * D;
-            for (int64_t c = 0; c < WIDE; c++) columns[c] = y + min_i(j + c, m - 1) * D;
+            for (int64_t r = 0; r < HIGH; r++) rows[r] = x + least(i + r, n - 1) * D;
+            for (int64_t c = 0; c < WIDE; c++) columns[c] = y + least(j + c, m - 1) * D;
             int64_t k = 0;
             for (; k + LANES <= D; k += LANES) {
                 vec ys[WIDE];
@@ -127,7 +127,7 @@ static void gram_block(real *a, const real *x, const real *y, int64_t n, int64_t
                     if (k < D) kept[r * WIDE + c] += part(rows[r] + k, D - k) * part(columns[c] + k, D - k);
                 }
             put_part(&dots[0][0], lane_sums(kept), LANES);
-            for (int64_t r = 0; r < min_i(HIGH, n - i); r++) copy(a + (i + r) * C + j, dots[r], min_i(WIDE, m - j));
+            for (int64_t r = 0; r < least(HIGH, n - i); r++) copy(a + (i + r) * C + j, dots[r], least(WIDE, m - j));
         }
 }
 
@@ -168,9 +168,9 @@ static UNUSED void meet(real *a, real *up, real *down, const real *x, const real
     for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
         for (int64_t at = 0; a && at + m < C; at += 2 * m)
             if (m < BLOCK)
-                gram_block(a + (at + m) * C + at, right + (at + m) * D, left + at * D, min_i(m, C - at - m), m, C, D);
+                gram_block(a + (at + m) * C + at, right + (at + m) * D, left + at * D, least(m, C - at - m), m, C, D);
             else
-                gemm(min_i(m, C - at - m), m, D, right + (at + m) * D, D, 1, left + at * D, 1, D, a + (at + m) * C + at, C, 1, WHOLE, 0);
+                gemm(least(m, C - at - m), m, D, right + (at + m) * D, D, 1, left + at * D, 1, D, a + (at + m) * C + at, C, 1, WHOLE, 0);
         if (up || (a && 2 * m < C)) grow(right, right, UP, d, totals, m);
         if (down || (a && 2 * m < C)) grow(left, left, DOWN, d, totals, m);
     }
@@ -200,7 +200,7 @@ static UNUSED void decayed(real *out, const real *a, const real *y, int64_t X, l
     const real *up = d->up, *down = d->down;
     if (late) fill(out, 0, C * D);
     for (int64_t from = 0; from < C; from += LEAF) {
-        const int64_t n = min_i(LEAF, C - from) - late;
+        const int64_t n = least(LEAF, C - from) - late;
         real block[LEAF][LEAF];
         leaf_block(block, a + from * C + from, n + late, late, C);
         for (int64_t k = 0; k < D; k += LANES) {
@@ -219,7 +219,7 @@ static UNUSED void decayed(real *out, const real *a, const real *y, int64_t X, l
     const real *totals = d->totals;
     for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
         for (int64_t at = 0; at + m < C; at += 2 * m) {
-            const int64_t from = at + m, n = min_i(m, C - from);
+            const int64_t from = at + m, n = least(m, C - from);
             times(left, y + at * D, down + at * D, m * D);
             gemm(n, D, m, a + from * C + at, C, 1, left, D, 1, seen, D, 1, WHOLE, 0);
             const real *scale = up + from * D;

@@ -107,7 +107,7 @@ static UNUSED void matrix_pull(real *dg, const real *ct, levels_t *d, real *w) {
 static void leaves_pull(real *dx, real *dy, real *dg, const real *ct, const real *x, const real *y, const levels_t *d) {
     const int64_t C = d->C, D = d->D, late = d->strict;
     for (int64_t from = 0; from < C; from += LEAF) {
-        const int64_t all = min_i(LEAF, C - from), n = all - late;
+        const int64_t all = least(LEAF, C - from), n = all - late;
         real block[LEAF][LEAF];
         leaf_block(block, ct + from * C + from, all, late, C);
         if (late) fill(dx + from * D, 0, D);
@@ -174,7 +174,7 @@ static UNUSED void meet_pull(real *dx, real *dy, real *dg, const real *ct, const
     const real *totals = d->totals;
     for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
         for (int64_t left = 0; left + m < C; left += 2 * m) {
-            const int64_t right = left + m, n = min_i(m, C - right), l = left * D, r = right * D;
+            const int64_t right = left + m, n = least(m, C - right), l = left * D, r = right * D;
             const real *block = ct + right * C + left;
             times(met + l, y + l, down + l, m * D), times(met + r, x + r, up + r, n * D);
             gemm(n, D, m, block, C, 1, met + l, D, 1, back + r, D, 1, WHOLE, 0);

@@ -4,11 +4,6 @@
 
 enum { ROWS = 8, INVERTED = 16 };
 
-static inline int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-/* The inverse of rows from .. from + n of (I + strict lower of a), by substitution, into out [C][C]. */
 static inline void inverse_rows(real *out, const real *a, int64_t C, int64_t from, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         real row[INVERTED] = {0};

@@ -1,0 +1,154 @@
+"""A pass over time in, its C functions out: forward and backward, each for one sequence and head,
+and what calls them for all of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from lacc.backends.c_kernel import Array, CKernel
+from lacc.backends.c_text import identifier
+from lacc.spec.model import Spec
+from lacc.tile.derive import Pair
+from lacc.tile.partition import Part, from_starts, in_one_loop
+from lacc.tile.program import Program, prune
+from lacc.tile.rewrite import for_kernels
+from lacc.tile.split import led_by
+from lacc.tile.unroll import unroll
+
+
+class CPass:
+    """The functions of one pass over time, or of one token (``number`` "token")."""
+
+    def __init__(
+        self, spec: Spec, pair: Pair, number: str, prefix: str, *, reverse: bool = False
+    ) -> None:
+        self.spec, self.number, self.prefix, self.reverse = spec, number, prefix, reverse
+        self.by_token = number == "token"
+        forward = self.forward = unroll(for_kernels(pair.forward, "state"))
+        backward = self.backward = unroll(for_kernels(pair.backward, "dstate"))
+        both = (forward, backward)
+        self.states = tuple(
+            n.removeprefix("state:") for n in forward.outs if n.startswith("state:")
+        )
+        needed = {s for s in self.states if s in backward.loads("state")}
+        if self.by_token:
+            needed = led_by(forward, needed)
+        self.needed = tuple(s for s in self.states if s in needed)
+        """States that the way back needs as it finds them."""
+        self.inputs = _loaded(both, "input", "stored")
+        self.inputs += tuple(
+            label for label in _loaded(both, "index") if label == "t" and label not in self.inputs
+        )
+        index = tuple(label for label in _loaded(both, "index") if label != "t")
+        self.fixed = _loaded(both, "param", "buffer") + index
+        self.last = _loaded(both, "last")
+        outs = [n for n in forward.outs if not n.startswith("state:")]
+        self.outputs = tuple(n.removeprefix("stored:") for n in outs)
+        self.arrays_forward = self._numbered("forward", self._forward_arrays())
+        self.arrays_backward = self._numbered("backward", self._backward_arrays())
+        self.kernels = [self._forward(), self._backward()]
+
+    def _forward_arrays(self) -> list[Array]:
+        roles = {
+            "in": self.inputs,
+            "fixed": self.fixed,
+            "last": self.last,
+            "begun": self.states,
+            "out": self.outputs,
+            "ended": self.states,
+            "start": self.states,
+        }
+        return [Array(role, label) for role, labels in roles.items() for label in labels]
+
+    def _backward_arrays(self) -> list[Array]:
+        roles = {
+            "in": self.inputs,
+            "fixed": self.fixed,
+            "last": self.last,
+            "start": self.states,
+            "dout": self.outputs,
+            "dended": self.states,
+            "din": self.inputs,
+            "dfixed": self.fixed,
+            "dlast": self.last,
+            "dbegun": self.states,
+        }
+        return [Array(role, label) for role, labels in roles.items() for label in labels]
+
+    def _numbered(self, way: str, arrays: Iterable[Array]) -> dict[Array, str]:
+        """The C expression of each array of a call."""
+        stem = identifier(f"{self.prefix}_{way}_{self.number}").upper()
+        return {a: f"x[{stem}_{identifier(a.role).upper()}_{identifier(a.label)}]" for a in arrays}
+
+    def _forward(self) -> CKernel:
+        program = self.forward
+        if self.by_token:
+            part = Part("token", program, self.states)
+        else:
+            (part,) = in_one_loop(program, "state", ())
+        return self._kernel(f"forward_{self.number}", part, self.arrays_forward)
+
+    def _backward(self) -> CKernel:
+        program = self.backward
+        if self.by_token:
+            carries = tuple(
+                s
+                for s in self.states
+                if f"state:{s}" in program.outs or s in program.loads("dstate")
+            )
+            outs = {f"state:{s}": self.forward.outs[f"state:{s}"] for s in self.needed}
+            remade = prune(Program(self.forward.body, outs, self.forward.sizes))
+            return self._kernel(
+                f"backward_{self.number}",
+                Part("token", program, carries),
+                self.arrays_backward,
+                remade=remade,
+            )
+        (part,) = in_one_loop(from_starts(program), "dstate", ())
+        return self._kernel(f"backward_{self.number}", part, self.arrays_backward)
+
+    def _kernel(
+        self, name: str, part: Part, arrays: dict[Array, str], remade: Program | None = None
+    ) -> CKernel:
+        return CKernel(
+            name,
+            f"{self.prefix}_run",
+            part,
+            arrays,
+            tuple(self.spec.dims),
+            needed=self.needed,
+            backward=name.startswith("backward"),
+            remade=remade,
+        )
+
+    def enums(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """The arrays of each function, in order: name of the function, and (constant, what it is)
+        of each array."""
+        found = []
+        for way, arrays in (("forward", self.arrays_forward), ("backward", self.arrays_backward)):
+            names = [(code[2:-1], f"{SAID[a.role]} {a.label}") for a, code in arrays.items()]
+            found.append((f"{self.prefix}_{way}_{self.number}", names))
+        return found
+
+
+SAID = {
+    "in": "input",
+    "fixed": "param",
+    "last": "final state",
+    "begun": "state before the first token",
+    "out": "output",
+    "ended": "state after the last token",
+    "start": "at the start of each chunk,",
+    "dout": "cotangent of",
+    "dended": "cotangent of the final",
+    "din": "gradient of",
+    "dfixed": "gradient of",
+    "dlast": "gradient of the final",
+    "dbegun": "gradient of the initial",
+}
+"""What the arrays of each role are."""
+
+
+def _loaded(programs: Sequence[Program], *kinds: str) -> tuple[str, ...]:
+    names = [n for p in programs for kind in kinds for n in p.loads(kind)]
+    return tuple(dict.fromkeys(names))
