@@ -1,0 +1,159 @@
+/* Numbers of a C file in: the type it computes in, vectors of it as wide as the machine's registers,
+   and the way between arrays of any type and stride and the small dense tiles everything else is
+   written for. Tiles are [rows][width], row after row. LACC_DOUBLE chooses fp64 over fp32. */
+
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define UNUSED __attribute__((unused))
+#define INLINE static inline __attribute__((always_inline, unused))
+
+#ifdef LACC_DOUBLE
+typedef double real;
+typedef uint64_t word; /* the bits of a real */
+#define LIBM(name) name
+#define LACC_REAL LACC_F64
+#else
+typedef float real;
+typedef uint32_t word;
+#define LIBM(name) name##f
+#define LACC_REAL LACC_F32
+#endif
+
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+
+enum { LANES = VECTOR_BYTES / sizeof(real) };
+typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
+
+INLINE float float_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+INLINE uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+INLINE float from_bf16(uint16_t h) {
+    return float_of((uint32_t)h << 16);
+}
+
+/* Half precision: an exponent field that is 112 too small, so that subnormals come out as well. */
+INLINE float from_f16(uint16_t h) {
+    const uint32_t magnitude = h & 0x7fffu, sign = (h & 0x8000u) << 16;
+    const uint32_t finite = bits_of(float_of(magnitude << 13) * 0x1p112f);
+    return float_of((magnitude >= 0x7c00u ? 0x7f800000u | magnitude << 13 : finite) | sign);
+}
+
+/* To the nearest, ties to even; a NaN keeps its sign and becomes quiet. */
+INLINE uint16_t to_bf16(float x) {
+    const uint32_t u = bits_of(x), rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? u >> 16 | 0x40u : rounded);
+}
+
+INLINE uint16_t to_f16(float x) {
+    const uint32_t u = bits_of(x) & 0x7fffffffu, sign = bits_of(x) >> 16 & 0x8000u;
+    const uint32_t normal = (u - (112u << 23) + 0xfffu + (u >> 13 & 1)) >> 13;
+    const uint32_t small = bits_of(float_of(u) + 0.5f) - bits_of(0.5f); /* below 2^-14: the sum rounds */
+    const uint32_t finite = u < 0x38800000u ? small : normal;
+    const uint32_t beyond = u > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    return (uint16_t)((u >= 0x47800000u ? beyond : finite) | sign);
+}
+
+/* A double cut to float with its last bit set where that lost anything: rounding once more, to half
+   the digits, then gives the nearest. */
+INLINE float cut(double x) {
+    const float nearest = (float)x;
+    const uint32_t above = fabs((double)nearest) > fabs(x), inexact = (double)nearest != x;
+    return float_of((bits_of(nearest) - above) | inexact);
+}
+
+INLINE float narrow(real x) {
+#ifdef LACC_DOUBLE
+    return cut(x);
+#else
+    return x;
+#endif
+}
+
+/* out = rows of width numbers at data, a stride apart. */
+INLINE void load_rows(real *restrict out, const char *data, int32_t dtype, int64_t stride, int64_t rows, int64_t width) {
+    for (int64_t t = 0; t < rows; t++, out += width) {
+        const int64_t at = t * stride;
+        if (dtype == LACC_F32) {
+            const float *x = (const float *)data + at;
+            for (int64_t i = 0; i < width; i++) out[i] = (real)x[i];
+        } else if (dtype == LACC_F64) {
+            const double *x = (const double *)data + at;
+            for (int64_t i = 0; i < width; i++) out[i] = (real)x[i];
+        } else {
+            const uint16_t *x = (const uint16_t *)data + at;
+            if (dtype == LACC_BF16)
+                for (int64_t i = 0; i < width; i++) out[i] = from_bf16(x[i]);
+            else
+                for (int64_t i = 0; i < width; i++) out[i] = from_f16(x[i]);
+        }
+    }
+}
+
+INLINE void store_rows(char *data, int32_t dtype, int64_t stride, const real *restrict in, int64_t rows, int64_t width) {
+    for (int64_t t = 0; t < rows; t++, in += width) {
+        const int64_t at = t * stride;
+        if (dtype == LACC_F32) {
+            float *x = (float *)data + at;
+            for (int64_t i = 0; i < width; i++) x[i] = (float)in[i];
+        } else if (dtype == LACC_F64) {
+            double *x = (double *)data + at;
+            for (int64_t i = 0; i < width; i++) x[i] = (double)in[i];
+        } else {
+            uint16_t *x = (uint16_t *)data + at;
+            if (dtype == LACC_BF16)
+                for (int64_t i = 0; i < width; i++) x[i] = to_bf16(narrow(in[i]));
+            else
+                for (int64_t i = 0; i < width; i++) x[i] = to_f16(narrow(in[i]));
+        }
+    }
+}
+
+/* Where tokens from `at` on lie for sequence n and head h. */
+INLINE char *place(const lacc_array *x, int64_t n, int64_t h, int64_t at) {
+    static const int64_t size[] = {[LACC_F32] = 4, [LACC_F64] = 8, [LACC_BF16] = 2, [LACC_F16] = 2};
+    return (char *)x->data + (n * x->sequence + at * x->token + h * x->head) * size[x->dtype];
+}
+
+/* out [rows][width] = the tokens from `at` on of array x [n, t, h, width]. */
+static UNUSED void load_tile(real *restrict out, const lacc_array *x, int64_t n, int64_t h, int64_t at, int64_t rows,
+                             int64_t width) {
+    const char *data = place(x, n, h, at);
+    const int one = x->token == width;
+    const int64_t count = one ? 1 : rows, wide = one ? rows * width : width;
+    if (x->dtype == LACC_REAL)
+        for (int64_t t = 0; t < count; t++)
+            memcpy(out + t * wide, (const real *)data + t * x->token, (size_t)wide * sizeof(real));
+    else
+        load_rows(out, data, x->dtype, x->token, count, wide);
+}
+
+/* The tokens from `at` on of array x [n, t, h, width] = tile [rows][width]. */
+static UNUSED void store_tile(const lacc_array *x, int64_t n, int64_t h, int64_t at, const real *restrict tile, int64_t rows,
+                              int64_t width) {
+    char *data = place(x, n, h, at);
+    const int one = x->token == width;
+    const int64_t count = one ? 1 : rows, wide = one ? rows * width : width;
+    if (x->dtype == LACC_REAL)
+        for (int64_t t = 0; t < count; t++)
+            memcpy((real *)data + t * x->token, tile + t * wide, (size_t)wide * sizeof(real));
+    else
+        store_rows(data, x->dtype, x->token, tile, count, wide);
+}

@@ -1,0 +1,233 @@
+/* Products of matrices in: tiles of any size and stride in, C (+)= A B out. Blocks of ROWS rows by
+   two vectors of columns are summed in registers; b's columns are packed where they are not vectors
+   already. A single row or column goes through b but once, as fast as memory gives it. */
+
+enum { WHOLE, LOWER_OUT, LOWER_A, UPPER_A };
+enum { DEPTH = 128, WIDE = 2 * LANES };
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+enum { ROWS = 8 };
+#else
+enum { ROWS = 6 }; /* 12 sums, two vectors of b and one of a: 15 of 16 registers */
+#endif
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#else
+typedef word lanes __attribute__((vector_size(VECTOR_BYTES)));
+#define SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (lanes){__VA_ARGS__})
+#endif
+
+#if VECTOR_BYTES == 64 && !defined(LACC_DOUBLE)
+#define LOW_ZIP 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HIGH_ZIP 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#elif VECTOR_BYTES == 64 || (VECTOR_BYTES == 32 && !defined(LACC_DOUBLE))
+#define LOW_ZIP 0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH_ZIP 4, 12, 5, 13, 6, 14, 7, 15
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15
+#elif VECTOR_BYTES == 32 || !defined(LACC_DOUBLE)
+#define LOW_ZIP 0, 4, 1, 5
+#define HIGH_ZIP 2, 6, 3, 7
+#define EVEN 0, 2, 4, 6
+#define ODD 1, 3, 5, 7
+#else
+#define LOW_ZIP 0, 2
+#define HIGH_ZIP 1, 3
+#define EVEN 0, 2
+#define ODD 1, 3
+#endif
+
+/* out [LANES rows, os apart] = the transpose of `rows` rows at x, xs apart, and zeros below them. */
+INLINE void transposed(real *out, int64_t os, const real *x, int64_t xs, int64_t rows) {
+    vec from[LANES], to[LANES];
+    for (int i = 0; i < LANES; i++) from[i] = i < rows ? *(const vec *)(x + i * xs) : (vec){0};
+    for (int n = LANES; n > 1; n /= 2) {
+        for (int i = 0; i < LANES / 2; i++) {
+            to[2 * i] = SHUFFLE(from[i], from[i + LANES / 2], LOW_ZIP);
+            to[2 * i + 1] = SHUFFLE(from[i], from[i + LANES / 2], HIGH_ZIP);
+        }
+        for (int i = 0; i < LANES; i++) from[i] = to[i];
+    }
+    for (int i = 0; i < LANES; i++) *(vec *)(out + i * os) = from[i];
+}
+
+/* panel [k][WIDE] = `width` columns of b, zeros behind them up to whole vectors. */
+static void pack(real *restrict panel, int64_t k, int64_t width, const real *restrict b, int64_t bk, int64_t bn) {
+    if (bn == 1) {
+        for (int64_t p = 0; p < k; p++)
+            for (int64_t j = 0; j < WIDE; j++) panel[p * WIDE + j] = j < width ? b[p * bk + j] : 0;
+        return;
+    }
+    for (int64_t from = 0; from < width; from += LANES, b += LANES * bn, panel += LANES) {
+        const int64_t columns = width - from < LANES ? width - from : LANES;
+        int64_t p = 0;
+        if (bk == 1 && columns == LANES)
+            for (; p + LANES <= k; p += LANES) transposed(panel + p * WIDE, WIDE, b + p, bn, LANES);
+        else if (bk == 1)
+            for (; p + LANES <= k; p += LANES) transposed(panel + p * WIDE, WIDE, b + p, bn, columns);
+        for (; p < k; p++)
+            for (int64_t j = 0; j < LANES; j++) panel[p * WIDE + j] = j < columns ? b[p * bk + j * bn] : 0;
+    }
+}
+
+/* c [rows][vecs vectors] (+)= a b, all sums in registers. */
+INLINE void sums(const int rows, const int vecs, int64_t k, const real *restrict a, int64_t am, int64_t ak,
+                 const real *restrict b, int64_t bk, real *restrict c, int64_t cm, int add) {
+    vec sum[ROWS][2];
+    for (int i = 0; i < rows; i++)
+        for (int v = 0; v < vecs; v++) sum[i][v] = (vec){0};
+    for (int64_t p = 0; p < k; p++, a += ak, b += bk) {
+        vec row[2];
+        for (int v = 0; v < vecs; v++) row[v] = *(const vec *)(b + v * LANES);
+        for (int i = 0; i < rows; i++)
+            for (int v = 0; v < vecs; v++) sum[i][v] += a[i * am] * row[v];
+    }
+    for (int i = 0; i < rows; i++)
+        for (int v = 0; v < vecs; v++) {
+            vec *out = (vec *)(c + i * cm + v * LANES);
+            if (add) sum[i][v] += *out;
+            *out = sum[i][v];
+        }
+}
+
+static void block(int64_t rows, int vecs, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk, real *c,
+                  int64_t cm, int add) {
+    if (rows == ROWS && vecs == 2)
+        sums(ROWS, 2, k, a, am, ak, b, bk, c, cm, add);
+    else if (rows == ROWS)
+        sums(ROWS, 1, k, a, am, ak, b, bk, c, cm, add);
+    else if (rows == 4 && vecs == 2)
+        sums(4, 2, k, a, am, ak, b, bk, c, cm, add);
+    else if (rows == 4)
+        sums(4, 1, k, a, am, ak, b, bk, c, cm, add);
+    else if (rows == 2)
+        for (int v = 0; v < vecs; v++) sums(2, 1, k, a, am, ak, b + v * LANES, bk, c + v * LANES, cm, add);
+    else
+        for (int v = 0; v < vecs; v++) sums(1, 1, k, a, am, ak, b + v * LANES, bk, c + v * LANES, cm, add);
+}
+
+/* c (+)= tile [rows][width]; where lower, only columns up to i + lower of row i count. */
+static void put(real *restrict c, int64_t cm, int64_t cn, const real *restrict tile, int64_t rows, int64_t width, int64_t last,
+                int add) {
+    for (int64_t i = 0; i < rows; i++, c += cm, tile += WIDE, last++) {
+        const int64_t wanted = last + 1 < 0 ? 0 : last + 1 < width ? last + 1 : width;
+        if (add)
+            for (int64_t j = 0; j < wanted; j++) c[j * cn] += tile[j];
+        else
+            for (int64_t j = 0; j < width; j++) c[j * cn] = j < wanted ? tile[j] : 0;
+    }
+}
+
+/* All rows of C by `width` columns from j on; b holds just these. */
+static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t to, const real *a, int64_t am, int64_t ak,
+                    const real *b, int64_t bk, real *c, int64_t cm, int64_t cn, int shape, int add) {
+    real tile[ROWS * WIDE];
+    const int vecs = width > LANES ? 2 : 1;
+    for (int64_t i = 0, rows; i < m; i += rows) {
+        const int64_t left = m - i;
+        rows = left >= ROWS ? ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        const int64_t first = shape == UPPER_A && i > from ? i : from;
+        const int64_t end = shape == LOWER_A && i + rows < to ? i + rows : to;
+        const int64_t last = shape == LOWER_OUT ? i - j : width;
+        const int64_t depth = first < end && last + rows > 0 ? end - first : 0;
+        const real *left_side = a + i * am + first * ak, *right = b + (first - from) * bk;
+        real *out = c + i * cm;
+        if (add && !depth) continue;
+        if (cn == 1 && width == vecs * LANES && last + 1 >= width)
+            block(rows, vecs, depth, left_side, am, ak, right, bk, out, cm, add);
+        else {
+            block(rows, vecs, depth, left_side, am, ak, right, bk, tile, WIDE, 0);
+            put(out, cm, cn, tile, rows, width, last, add);
+        }
+    }
+}
+
+/* out [width] = x b for four vectors of columns, two rows of b at a time. */
+INLINE void row_sums(real *out, int vecs, int64_t k, const real *a, int64_t ak, const real *b, int64_t bk) {
+    vec sum[2][4];
+    for (int v = 0; v < vecs; v++) sum[0][v] = sum[1][v] = (vec){0};
+    int64_t p = 0;
+    for (; p + 2 <= k; p += 2)
+        for (int v = 0; v < vecs; v++) {
+            sum[0][v] += a[p * ak] * *(const vec *)(b + p * bk + v * LANES);
+            sum[1][v] += a[(p + 1) * ak] * *(const vec *)(b + (p + 1) * bk + v * LANES);
+        }
+    if (p < k)
+        for (int v = 0; v < vecs; v++) sum[0][v] += a[p * ak] * *(const vec *)(b + p * bk + v * LANES);
+    for (int v = 0; v < vecs; v++) *(vec *)(out + v * LANES) = sum[0][v] + sum[1][v];
+}
+
+/* out [LANES] = products of x [k] with that many rows of b, bn apart. */
+INLINE void dots(real *out, int64_t k, const real *x, const real *b, int64_t bn) {
+    vec sum[LANES];
+    for (int j = 0; j < LANES; j++) sum[j] = (vec){0};
+    int64_t p = 0;
+    for (; p + LANES <= k; p += LANES)
+        for (int j = 0; j < LANES; j++) sum[j] += *(const vec *)(x + p) * *(const vec *)(b + j * bn + p);
+    for (int n = LANES; n > 1; n /= 2)
+        for (int j = 0; j < n / 2; j++)
+            sum[j] = SHUFFLE(sum[2 * j], sum[2 * j + 1], EVEN) + SHUFFLE(sum[2 * j], sum[2 * j + 1], ODD);
+    *(vec *)out = sum[0];
+    for (; p < k; p++)
+        for (int j = 0; j < LANES; j++) out[j] += x[p] * b[j * bn + p];
+}
+
+/* c [n] (+)= a b for one row a. */
+static void row_product(int64_t n, int64_t k, const real *a, int64_t ak, const real *b, int64_t bk, int64_t bn, real *c,
+                        int64_t cn, int add) {
+    real out[4 * LANES];
+    for (int64_t j = 0, width; j < n; j += width, b += width * bn) {
+        width = 1;
+        if (bn == 1 && n - j >= 4 * LANES) {
+            row_sums(out, 4, k, a, ak, b, bk);
+            width = 4 * LANES;
+        } else if (bn == 1 && n - j >= LANES) {
+            row_sums(out, 1, k, a, ak, b, bk);
+            width = LANES;
+        } else if (bk == 1 && ak == 1 && n - j >= LANES) {
+            dots(out, k, a, b, bn);
+            width = LANES;
+        } else {
+            real sum = 0;
+            for (int64_t p = 0; p < k; p++) sum += a[p * ak] * b[p * bk];
+            out[0] = sum;
+        }
+        for (int64_t i = 0; i < width; i++) c[(j + i) * cn] = add ? c[(j + i) * cn] + out[i] : out[i];
+    }
+}
+
+/* C[i cm + j cn] (+)= sum over p of a[i am + p ak] b[p bk + j bn]: added where `add`, else written.
+   LOWER_OUT: only j <= i is wanted, the rest is written as 0, or left alone where `add`. LOWER_A,
+   UPPER_A: a is 0 for p > i, p < i. */
+static UNUSED void gemm(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
+                        int64_t bn, real *c, int64_t cm, int64_t cn, int shape, int add) {
+    const int flat = m > 1 && cm == 1 && cn != 1, thin = n < LANES && n < m;
+    if (n == 1 && shape != LOWER_OUT) shape = WHOLE;
+    if (shape == WHOLE && (flat || thin)) {
+        const real *left = a;
+        const int64_t rows = m, lm = am, lk = ak, down = cm;
+        m = n, am = bn, ak = bk, a = b, cm = cn;
+        n = rows, bn = lm, bk = lk, b = left, cn = down;
+    }
+    if (shape == WHOLE && m == 1) {
+        row_product(n, k, a, ak, b, bk, bn, c, cn, add);
+        return;
+    }
+    real panel[DEPTH * WIDE];
+    int64_t from = 0;
+    do {
+        const int64_t to = k - from < DEPTH ? k : from + DEPTH;
+        for (int64_t j = 0; j < n; j += WIDE) {
+            const int64_t width = n - j < WIDE ? n - j : WIDE;
+            const real *right = b + from * bk + j * bn;
+            const int packed = bn != 1 || width % LANES;
+            if (packed) pack(panel, to - from, width, right, bk, bn);
+            columns(m, j, width, from, to, a, am, ak, packed ? panel : right, packed ? WIDE : bk, c + j * cn, cm, cn, shape,
+                    add || from > 0);
+        }
+        from = to;
+    } while (from < k);
+}
