@@ -13,6 +13,8 @@ from lacc.backends import base, paste
 from lacc.backends.base import call_code, environment, tuple_text
 from lacc.backends.numpy_host import axes_code, host_functions, host_values
 from lacc.backends.numpy_names import (
+    ATTENDING,
+    ATTENTION,
     CALLS,
     EXPONENTS,
     PLAN,
@@ -29,7 +31,7 @@ from lacc.tile.derive import Derived
 
 HOST = (*WALK, "lacc.runtime.core", "lacc.runtime.building", "lacc.runtime.native")
 """Modules that are pasted whole between the calling convention and the library."""
-MODULES = (*CALLS, *HOST, EXPONENTS, PLAN, *TILES, SCALARS)
+MODULES = (*CALLS, *HOST, EXPONENTS, PLAN, *TILES, ATTENTION, ATTENDING, SCALARS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +90,17 @@ def python_text(
     derived: Derived, plan: Plan, signature: Signature, passes: list[str], token: str | None
 ) -> str:
     """The text of NAME_c.py: ``NAME(...)``, ``NAME_step(...)``, ``NAME_vjp(...)``. ``passes`` and
-    ``token`` are entries of the table, those of `native_entry` among them."""
+    ``token`` are entries of the table: `native_entry`, or `attention_entry` for NumPy's."""
     public = public_name(signature)
     functions = host_functions(derived)
     values = host_values(derived, plan, signature, public, passes, token, functions)
+    attends = any(entry.startswith("Attention(") for entry in passes)
+    values["kernels"] += [paste.body(ATTENTION)] if attends else []
     template = environment().get_template("c_python.py.j2")
     return template.render(
         **values,
         imports=paste.imports(*MODULES),
-        host=[paste.body(module) for module in HOST],
+        host=[paste.body(module) for module in (*HOST, *([ATTENDING] if attends else []))],
         dims=list(derived.spec.dims),
         first_line=first_line(derived.spec),
     )
