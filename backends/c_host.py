@@ -23,6 +23,7 @@ from lacc.backends.numpy_names import (
     TILES,
     WALK,
 )
+from lacc.backends.c_text import free_dims
 from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.spec.model import Spec
@@ -101,7 +102,7 @@ def python_text(
         **values,
         imports=paste.imports(*MODULES),
         host=[paste.body(module) for module in (*HOST, *([ATTENDING] if attends else []))],
-        dims=list(derived.spec.dims),
+        dims=free_dims(derived.spec),
         first_line=first_line(derived.spec),
     )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lacc.backends.c_kernel import Array, CKernel
-from lacc.backends.c_text import identifier
+from lacc.backends.c_text import free_dims, identifier
 from lacc.spec.model import Spec
 from lacc.tile.derive import Pair
 from lacc.tile.partition import Part, from_starts, in_one_loop
@@ -115,7 +115,7 @@ class CPass:
             f"{self.prefix}_run",
             part,
             arrays,
-            tuple(self.spec.dims),
+            tuple(free_dims(self.spec)),
             needed=self.needed,
             backward=name.startswith("backward"),
             remade=remade,

@@ -8,6 +8,7 @@ import re
 
 from lacc.backends.base import unused
 from lacc.backends.text import ATOM, CHOICE, COMPARE, OPERATORS, PRODUCT, SUM, Text
+from lacc.spec.model import Spec
 from lacc.spec.shapes import Size
 
 ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
@@ -70,6 +71,11 @@ def size(value: Size) -> Text:
 def dim(name: str) -> str:
     """A dim as a C variable, and as the field of a run."""
     return "past" if name == "#past" else unused(name, RESERVED)
+
+
+def free_dims(spec: Spec) -> list[str]:
+    """The dims of a call: those that no other size gives."""
+    return [name for name, dim in spec.dims.items() if dim.size == Size.of(name)]
 
 
 def identifier(label: str) -> str:

@@ -10,7 +10,7 @@ from lacc import __version__
 from lacc.backends.base import environment
 from lacc.backends.c_host import Emitted, first_line, native_entry, public_name, python_text
 from lacc.backends.c_pass import CPass
-from lacc.backends.c_text import dim
+from lacc.backends.c_text import dim, free_dims
 from lacc.backends.tables import attention_entry
 from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
@@ -93,7 +93,7 @@ def c_text(derived: Derived, prefix: str, all_passes: list[CPass]) -> tuple[str,
         "guard": f"LACC_{prefix.upper()}_H",
         "head": first_line(spec),
         "about": about,
-        "dims": [dim(name) for name in spec.dims],
+        "dims": [dim(name) for name in free_dims(spec)],
         "functions": functions,
         "kernels": kernels,
         "pieces": _pieces(words),

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define UNUSED __attribute__((unused))
+#define DEVICE __attribute__((unused, noinline)) /* inlined into every call it would take seconds to build */
 #define INLINE static inline __attribute__((always_inline, unused))
 
 #ifdef LACC_DOUBLE
@@ -133,7 +134,7 @@ INLINE char *place(const lacc_array *x, int64_t n, int64_t h, int64_t at) {
 }
 
 /* out [rows][width] = the tokens from `at` on of array x [n, t, h, width]. */
-static UNUSED void load_tile(real *restrict out, const lacc_array *x, int64_t n, int64_t h, int64_t at, int64_t rows,
+static DEVICE void load_tile(real *restrict out, const lacc_array *x, int64_t n, int64_t h, int64_t at, int64_t rows,
                              int64_t width) {
     const char *data = place(x, n, h, at);
     const int one = x->token == width;
@@ -146,7 +147,7 @@ static UNUSED void load_tile(real *restrict out, const lacc_array *x, int64_t n,
 }
 
 /* The tokens from `at` on of array x [n, t, h, width] = tile [rows][width]. */
-static UNUSED void store_tile(const lacc_array *x, int64_t n, int64_t h, int64_t at, const real *restrict tile, int64_t rows,
+static DEVICE void store_tile(const lacc_array *x, int64_t n, int64_t h, int64_t at, const real *restrict tile, int64_t rows,
                               int64_t width) {
     char *data = place(x, n, h, at);
     const int one = x->token == width;

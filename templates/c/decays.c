@@ -91,7 +91,7 @@ static void run_products(real *up, real *down, const levels_t *d, int64_t m) {
 }
 
 /* The runs of decays g [C][D], logs or factors; w stays with d. */
-static UNUSED void levels(levels_t *d, const real *g, int64_t C, int64_t D, int log, int strict, real *w) {
+static DEVICE void levels(levels_t *d, const real *g, int64_t C, int64_t D, int log, int strict, real *w) {
     *d = (levels_t){C, D, log, strict, 0, g, g, w, NULL, NULL, NULL};
     d->up = w + all_runs(C) * D, d->down = d->up + C * D;
     if (log) exps(d->down + C * D, g, C * D), d->f = d->down + C * D;
@@ -120,7 +120,7 @@ static void grow_all(real *x, int side, const levels_t *d) {
 }
 
 /* The product from the chunk's start to each token [C][D]. */
-static UNUSED void prefix(real *out, const levels_t *d) {
+static DEVICE void prefix(real *out, const levels_t *d) {
     const int64_t C = d->C, D = d->D;
     if (D > 1) {
         copy(out, d->up, C * D);
@@ -139,7 +139,7 @@ static UNUSED void prefix(real *out, const levels_t *d) {
 }
 
 /* The product after each token to the chunk's end [C][D]. */
-static UNUSED void suffix(real *out, const levels_t *d) {
+static DEVICE void suffix(real *out, const levels_t *d) {
     const int64_t C = d->C, D = d->D;
     if (D > 1) {
         copy(out, d->down, C * D);
@@ -157,7 +157,7 @@ static UNUSED void suffix(real *out, const levels_t *d) {
 }
 
 /* The product of the whole chunk [D]. */
-static UNUSED void whole(real *out, const levels_t *d) {
+static DEVICE void whole(real *out, const levels_t *d) {
     copy(out, d->totals + (all_runs(d->C) - 1) * d->D, d->D);
 }
 
@@ -177,6 +177,6 @@ static const real *pairs_of(levels_t *d) {
     return p;
 }
 
-static UNUSED void matrix(real *out, levels_t *d) {
+static DEVICE void matrix(real *out, levels_t *d) {
     copy(out, pairs_of(d), d->C * d->C);
 }

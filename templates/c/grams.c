@@ -151,7 +151,7 @@ static void meet_one(real *a, real *up, real *down, const real *x, const real *y
 }
 
 /* A[t, s] = sum_k x[t, k] y[s, k] P[t, s, k] [C][C], 0 where t does not see s; and x prefix, y suffix [C][X]. Results may be NULL. */
-static UNUSED void meet(real *a, real *up, real *down, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
+static DEVICE void meet(real *a, real *up, real *down, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
     const int64_t C = d->C, D = d->D;
     if (D == 1) {
         meet_one(a, up, down, x, y, X, d, w);
@@ -180,7 +180,7 @@ static inline int64_t gram_room(int64_t C, int64_t X) {
     return meet_room(C, X);
 }
 
-static UNUSED void gram(real *a, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
+static DEVICE void gram(real *a, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
     meet(a, NULL, NULL, x, y, X, d, w);
 }
 
@@ -189,7 +189,7 @@ static inline int64_t decayed_room(int64_t C, int64_t X) {
 }
 
 /* O[t, k] = sum_s a[t, s] y[s, k] P[t, s, k] over the s that t sees [C][X]. */
-static UNUSED void decayed(real *out, const real *a, const real *y, int64_t X, levels_t *d, real *w) {
+static DEVICE void decayed(real *out, const real *a, const real *y, int64_t X, levels_t *d, real *w) {
     const int64_t C = d->C, D = d->D, late = d->strict;
     if (D == 1) {
         times(w, a, pairs_of(d), C * C);

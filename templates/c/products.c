@@ -202,7 +202,7 @@ static void row_product(int64_t n, int64_t k, const real *a, int64_t ak, const r
 /* C[i cm + j cn] (+)= sum over p of a[i am + p ak] b[p bk + j bn]: added where `add`, else written.
    LOWER_OUT: only j <= i is wanted, the rest is written as 0, or left alone where `add`. LOWER_A,
    UPPER_A: a is 0 for p > i, p < i. */
-static UNUSED void gemm(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
+static DEVICE void gemm(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
                         int64_t bn, real *c, int64_t cm, int64_t cn, int shape, int add) {
     const int flat = m > 1 && cm == 1 && cn != 1, thin = n < LANES && n < m;
     if (n == 1 && shape != LOWER_OUT) shape = WHOLE;

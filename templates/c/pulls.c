@@ -44,7 +44,7 @@ static inline int64_t prefix_pull_room(int64_t C, int64_t X) {
     return (C + 1) * X;
 }
 
-static UNUSED void prefix_pull(real *dg, const real *ct, const levels_t *d, real *w) {
+static DEVICE void prefix_pull(real *dg, const real *ct, const levels_t *d, real *w) {
     prefix(w, d);
     fill(dg, 0, d->C * d->D);
     up_pull(dg, ct, w, 0, d->C, d, w + d->C * d->D);
@@ -54,7 +54,7 @@ static inline int64_t suffix_pull_room(int64_t C, int64_t X) {
     return (C + 1) * X;
 }
 
-static UNUSED void suffix_pull(real *dg, const real *ct, const levels_t *d, real *w) {
+static DEVICE void suffix_pull(real *dg, const real *ct, const levels_t *d, real *w) {
     suffix(w, d);
     fill(dg, 0, d->C * d->D);
     down_pull(dg, ct, w, 0, d->C, d, w + d->C * d->D);
@@ -65,7 +65,7 @@ static inline int64_t whole_pull_room(int64_t C, int64_t X) {
 }
 
 /* ct [D]: each factor's cotangent holds the factors before and after it. */
-static UNUSED void whole_pull(real *dg, const real *ct, const levels_t *d, real *w) {
+static DEVICE void whole_pull(real *dg, const real *ct, const levels_t *d, real *w) {
     const int64_t C = d->C, D = d->D;
     if (d->log) {
         whole(w, d);
@@ -83,7 +83,7 @@ static inline int64_t matrix_pull_room(int64_t C, int64_t X) {
 }
 
 /* dg [C][1] from ct [C][C] of P. */
-static UNUSED void matrix_pull(real *dg, const real *ct, levels_t *d, real *w) {
+static DEVICE void matrix_pull(real *dg, const real *ct, levels_t *d, real *w) {
     const int64_t C = d->C, late = d->strict;
     const real *p = pairs_of(d);
     fill(w, 0, C);
@@ -158,7 +158,7 @@ static void meet_pull_one(real *dx, real *dy, real *dg, const real *ct, const re
 
 /* Cotangents of x, y and the decays [C][X] from that of A of `meet`; results may be NULL. For one decay a token it is dg's sum over
    channels that counts: it stands in the first of them. */
-static UNUSED void meet_pull(real *dx, real *dy, real *dg, const real *ct, const real *x, const real *y, int64_t X, levels_t *d,
+static DEVICE void meet_pull(real *dx, real *dy, real *dg, const real *ct, const real *x, const real *y, int64_t X, levels_t *d,
                              real *w) {
     const int64_t C = d->C, D = d->D, size = C * D;
     if (D == 1) {
@@ -198,7 +198,7 @@ static inline int64_t decayed_pull_room(int64_t C, int64_t X) {
 }
 
 /* Cotangents of a, y and the decays from that of `decayed`, as those of `meet_pull`. */
-static UNUSED void decayed_pull(real *da, real *dy, real *dg, const real *ct, const real *a, const real *y, int64_t X, levels_t *d,
+static DEVICE void decayed_pull(real *da, real *dy, real *dg, const real *ct, const real *a, const real *y, int64_t X, levels_t *d,
                                 real *w) {
     if (da) gram(da, ct, y, X, d, w);
     if (dy || dg) meet_pull(NULL, dy, dg, a, ct, y, X, d, w);

@@ -29,7 +29,7 @@ static inline int one_row(const int64_t *s, int64_t D) {
 }
 
 /* h[t] = a[t] h[t-1] + b[t] from h = start before the first: h [C][R][D]. */
-static UNUSED void scan(real *h, int64_t C, int64_t R, int64_t D, const real *a, const int64_t as[3], const real *b,
+static DEVICE void scan(real *h, int64_t C, int64_t R, int64_t D, const real *a, const int64_t as[3], const real *b,
                         const int64_t bs[3], const real *start, const int64_t ss[2]) {
     const int64_t first[3] = {0, ss[0], ss[1]}, wide = R * D;
     const int one = one_row(as, D) && one_row(bs, D) && one_row(first, D);
@@ -43,7 +43,7 @@ static UNUSED void scan(real *h, int64_t C, int64_t R, int64_t D, const real *a,
 }
 
 /* h[t] = a[t+1] h[t+1] + b[t] from h = 0 behind the end, the adjoint of `scan`: h [C][R][D]. */
-static UNUSED void scan_back(real *h, int64_t C, int64_t R, int64_t D, const real *a, const int64_t as[3], const real *b,
+static DEVICE void scan_back(real *h, int64_t C, int64_t R, int64_t D, const real *a, const int64_t as[3], const real *b,
                              const int64_t bs[3]) {
     const int64_t wide = R * D;
     const int one = one_row(as, D) && one_row(bs, D);
@@ -60,7 +60,7 @@ static UNUSED void scan_back(real *h, int64_t C, int64_t R, int64_t D, const rea
 }
 
 /* m[t] = op(m[t-1] + f[t], i[t]) from m = i at the first: all [C][D]. */
-static UNUSED void tropical(real *m, int op, int64_t C, int64_t D, const real *f, const real *i) {
+static DEVICE void tropical(real *m, int op, int64_t C, int64_t D, const real *f, const real *i) {
     memmove(m, i, (size_t)D * sizeof(real));
     for (int64_t t = 1; t < C; t++) {
         const real *before = m + (t - 1) * D, *grown = f + t * D, *in = i + t * D;
@@ -79,7 +79,7 @@ static UNUSED void tropical(real *m, int op, int64_t C, int64_t D, const real *f
 }
 
 /* Sums over the tokens up to each: out and a [C][D]. */
-static UNUSED void running(real *out, const real *a, int64_t C, int64_t D) {
+static DEVICE void running(real *out, const real *a, int64_t C, int64_t D) {
     memmove(out, a, (size_t)D * sizeof(real));
     for (int64_t t = 1; t < C; t++) {
         const real *before = out + (t - 1) * D, *more = a + t * D;
@@ -91,7 +91,7 @@ static UNUSED void running(real *out, const real *a, int64_t C, int64_t D) {
 
 /* n states at once, each [C][D], a[i n + j] [C][D] the entries of a matrix for each token: h_i[t] = sum_j a_ij[t] h_j[t-1] +
    b_i[t]; back, the adjoint: h_j[t] = sum_i a_ij[t+1] h_i[t+1] + b_j[t]. */
-static UNUSED void chain_parts(real *const h[], const real *const a[], const real *const b[], int64_t n, int back, int64_t C,
+static DEVICE void chain_parts(real *const h[], const real *const a[], const real *const b[], int64_t n, int back, int64_t C,
                                int64_t D) {
     for (int64_t step = 0; step < C; step++) {
         const int64_t t = back ? C - 1 - step : step, from = back ? t + 1 : t - 1, at = back ? t + 1 : t;

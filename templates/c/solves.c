@@ -21,7 +21,7 @@ static inline int64_t inverse_room(int64_t C) {
 }
 
 /* (I + strict lower of a)^-1: [C][C]. Below two inverted blocks X and Y on the diagonal it is -Y B X. */
-static UNUSED void inverse(real *out, const real *a, int64_t C, real *w) {
+static DEVICE void inverse(real *out, const real *a, int64_t C, real *w) {
     memset(out, 0, (size_t)(C * C) * sizeof(real));
     for (int64_t from = 0; from < C; from += INVERTED) inverse_rows(out, a, C, from, least(INVERTED, C - from));
     for (int64_t m = INVERTED; m < C; m *= 2)
@@ -47,7 +47,7 @@ static inline void less(real *restrict x, real factor, const real *restrict y, i
 
 /* n unknowns a token, x[i] and r[i] [C][D], that see every unknown of the tokens before by a[i n + j] [C][C]:
    x_i[t] + sum_j sum_{s < t} a_ij[t, s] x_j[s] = r_i[t]; transposed: + sum_{s > t} a_ji[s, t] x_j[s]. */
-static UNUSED void solve_parts(real *const x[], const real *const a[], const real *const r[], int64_t n, int transposed, int64_t C,
+static DEVICE void solve_parts(real *const x[], const real *const a[], const real *const r[], int64_t n, int transposed, int64_t C,
                                int64_t D, real *w) {
     const int64_t blocks = (C + ROWS - 1) / ROWS, across = transposed ? C : 1, down = transposed ? 1 : C;
     for (int64_t b = 0; b < blocks; b++) {
@@ -80,7 +80,7 @@ static inline int64_t solve_room(int64_t C, int64_t D) {
 }
 
 /* x [C][D] of (I + strict lower of a) x = r, or of its transpose; x may be r. */
-static UNUSED void solve(real *x, const real *a, const real *r, int64_t C, int64_t D, int transposed, real *w) {
+static DEVICE void solve(real *x, const real *a, const real *r, int64_t C, int64_t D, int transposed, real *w) {
     solve_parts(&x, &a, &r, 1, transposed, C, D, w);
 }
 
@@ -90,7 +90,7 @@ static inline int64_t dense_solve_room(int64_t n, int64_t m) {
 }
 
 /* x [n][m] of a [n][n] x = b [n][m], by elimination with the largest pivot; NaN where a is singular. */
-static UNUSED void dense_solve(real *x, const real *a, const real *b, int64_t n, int64_t m, real *w) {
+static DEVICE void dense_solve(real *x, const real *a, const real *b, int64_t n, int64_t m, real *w) {
     memcpy(w, a, (size_t)(n * n) * sizeof(real));
     memmove(x, b, (size_t)(n * m) * sizeof(real));
     for (int64_t i = 0; i < n; i++) {
