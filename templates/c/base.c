@@ -133,9 +133,14 @@ INLINE char *place(const lacc_array *x, int64_t n, int64_t h, int64_t at) {
     return (char *)x->data + (n * x->sequence + at * x->token + h * x->head) * size[x->dtype];
 }
 
-/* out [rows][width] = the tokens from `at` on of array x [n, t, h, width]. */
+/* out [rows][width] = the tokens from `at` on of array x [n, t, h, width]; zeros where it is not
+   given. */
 static DEVICE void load_tile(real *restrict out, const lacc_array *x, int64_t n, int64_t h, int64_t at, int64_t rows,
                              int64_t width) {
+    if (!x->data) {
+        memset(out, 0, (size_t)(rows * width) * sizeof(real));
+        return;
+    }
     const char *data = place(x, n, h, at);
     const int one = x->token == width;
     const int64_t count = one ? 1 : rows, wide = one ? rows * width : width;
@@ -146,9 +151,10 @@ static DEVICE void load_tile(real *restrict out, const lacc_array *x, int64_t n,
         load_rows(out, data, x->dtype, x->token, count, wide);
 }
 
-/* The tokens from `at` on of array x [n, t, h, width] = tile [rows][width]. */
+/* The tokens from `at` on of array x [n, t, h, width] = tile [rows][width], where it is wanted. */
 static DEVICE void store_tile(const lacc_array *x, int64_t n, int64_t h, int64_t at, const real *restrict tile, int64_t rows,
                               int64_t width) {
+    if (!x->data) return;
     char *data = place(x, n, h, at);
     const int one = x->token == width;
     const int64_t count = one ? 1 : rows, wide = one ? rows * width : width;
