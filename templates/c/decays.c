@@ -1,10 +1,10 @@
-/* Decays of a chunk in: products over contiguous runs of its tokens out, sums weighted by them, and
-   their cotangents. P[t, s] is the product of the factors of the tokens after s up to t (before t
-   where strict). No quotient and no difference of running sums is formed, so that a factor of 0 is
-   exact and nothing overflows that the result does not. Pairs of tokens in one run of LEAF tokens
-   multiply factor by factor. Others meet where t lies in the right and s in the left one of two
-   neighbouring runs: P[t, s] = up[t] down[s], up from the start of t's run to t, down from after s
-   to the end of its own; from one length of run to the next both are multiplied by whole runs. */
+/* Decays of a chunk in, as logs or as factors of any sign: products over contiguous runs of its tokens
+   out. P[t, s] is the product of the factors of the tokens after s up to t (before t where strict).
+   No quotient and no difference of running sums is formed, so that a factor of 0 is exact and nothing
+   overflows that the result does not. Runs are of LEAF, 2 LEAF, 4 LEAF, ... tokens; up multiplies a run
+   from its start to a token, down from after a token to its end; from one length to the next both
+   are multiplied by whole runs. With t in the right and s in the left one of two neighbours
+   P[t, s] = up[t] down[s]. */
 
 enum { LEAF = 8 };
 

@@ -2,37 +2,10 @@
    one run of LEAF tokens multiply factor by factor, the parts of the channels in registers; pairs in
    neighbouring runs are products of what was multiplied by up and by down. */
 
-enum { BLOCK = 32 }; /* runs from which on gemm is faster than sums along the channels */
-
-#if defined __AVX512F__
-#define VECTOR 64
-#elif defined __AVX__
-#define VECTOR 32
-#else
-#define VECTOR 16
-#endif
-#ifdef LACC_DOUBLE
-#define NUMBERS (VECTOR / 8)
-#else
-#define NUMBERS (VECTOR / 4)
-#endif
 #ifdef __clang__
 #define UNROLLED _Pragma("clang loop unroll(full)")
 #else
 #define UNROLLED _Pragma("GCC unroll 8")
-#endif
-#if NUMBERS == 16
-#define FRONT 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define BACK 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif NUMBERS == 8
-#define FRONT 0, 8, 1, 9, 2, 10, 3, 11
-#define BACK 4, 12, 5, 13, 6, 14, 7, 15
-#elif NUMBERS == 4
-#define FRONT 0, 4, 1, 5
-#define BACK 2, 6, 3, 7
-#else
-#define FRONT 0, 2
-#define BACK 1, 3
 #endif
 
 /* Part of a row of channels, 0 behind its last, and its way back. */
@@ -63,18 +36,17 @@ static inline void put_rows(real *x, const vec rows[LEAF], int64_t n, int64_t D,
         for (int t = 0; t < n; t++) put_part(x + t * D + k, rows[t], D - k);
 }
 
-/* What sees each other of a [C][C], rows counted from the first that sees any: `late` rows down; 0 behind the last. */
+/* Where tokens of the run see each other in a [C][C], its rows counted from the first that sees any; else 0. */
 static inline void leaf_block(real out[LEAF][LEAF], const real *a, int64_t n, int64_t late, int64_t C) {
     memset(out, 0, LEAF * sizeof(out[0]));
     for (int64_t t = 0; t + late < n; t++)
         for (int64_t s = 0; s <= t; s++) out[t][s] = a[(t + late) * C + s];
 }
 
-/* The sum of every one of NUMBERS vectors: each step folds two into one, their lanes in turn. */
-static inline vec lane_sums(vec v[NUMBERS]) {
-    for (int n = NUMBERS / 2; n; n /= 2)
-        for (int i = 0; i < n; i++)
-            v[i] = __builtin_shufflevector(v[i], v[i + n], FRONT) + __builtin_shufflevector(v[i], v[i + n], BACK);
+/* The sum of each of LANES vectors: every step folds two into one, their lanes in turn. */
+static inline vec lane_sums(vec v[LANES]) {
+    for (int n = LANES / 2; n; n /= 2)
+        for (int i = 0; i < n; i++) v[i] = SHUFFLE(v[i], v[i + n], LOW_ZIP) + SHUFFLE(v[i], v[i + n], HIGH_ZIP);
     return v[0];
 }
 
@@ -97,38 +69,9 @@ static void gram_leaves(real *a, const real *x, const real *y, const levels_t *d
                 for (int t = s + 1; t < LEAF; t++) w *= f[t], sums[t * LEAF + s] += w * xs[t];
             }
         }
-        for (int i = 0; i < LEAF * LEAF; i += NUMBERS) put_part(&dots[0][0] + i, lane_sums(sums + i), LANES);
+        for (int i = 0; i < LEAF * LEAF; i += LANES) put_part(&dots[0][0] + i, lane_sums(sums + i), LANES);
         for (int64_t t = 0; t < n; t++) copy(a + (from + t + late) * C + from, dots[t], t + 1);
     }
-}
-
-/* a[i, j] = sum_k x[i, k] y[j, k] for few rows and columns: both are read along k. */
-static void gram_block(real *a, const real *x, const real *y, int64_t n, int64_t m, int64_t C, int64_t D) {
-    enum { HIGH = NUMBERS < 4 ? NUMBERS : 4, WIDE = NUMBERS / HIGH };
-    for (int64_t i = 0; i < n; i += HIGH)
-        for (int64_t j = 0; j < m; j += WIDE) {
-            vec sums[HIGH][WIDE] = {0}, kept[NUMBERS];
-            real dots[HIGH][WIDE];
-            const real *rows[HIGH], *columns[WIDE];
-            for (int64_t r = 0; r < HIGH; r++) rows[r] = x + least(i + r, n - 1) * D;
-            for (int64_t c = 0; c < WIDE; c++) columns[c] = y + least(j + c, m - 1) * D;
-            int64_t k = 0;
-            for (; k + LANES <= D; k += LANES) {
-                vec ys[WIDE];
-                for (int c = 0; c < WIDE; c++) ys[c] = *(const vec *)(columns[c] + k);
-                for (int r = 0; r < HIGH; r++) {
-                    const vec row = *(const vec *)(rows[r] + k);
-                    for (int c = 0; c < WIDE; c++) sums[r][c] += row * ys[c];
-                }
-            }
-            for (int r = 0; r < HIGH; r++)
-                for (int c = 0; c < WIDE; c++) {
-                    kept[r * WIDE + c] = sums[r][c];
-                    if (k < D) kept[r * WIDE + c] += part(rows[r] + k, D - k) * part(columns[c] + k, D - k);
-                }
-            put_part(&dots[0][0], lane_sums(kept), LANES);
-            for (int64_t r = 0; r < least(HIGH, n - i); r++) copy(a + (i + r) * C + j, dots[r], least(WIDE, m - j));
-        }
 }
 
 static inline int64_t meet_room(int64_t C, int64_t X) {
@@ -150,7 +93,8 @@ static void meet_one(real *a, real *up, real *down, const real *x, const real *y
         for (int64_t k = 0; k < X; k++) down[t * X + k] = y[t * X + k] * w[t];
 }
 
-/* A[t, s] = sum_k x[t, k] y[s, k] P[t, s, k] [C][C], 0 where t does not see s; and x prefix, y suffix [C][X]. Results may be NULL. */
+/* A[t, s] = sum_k x[t, k] y[s, k] P[t, s, k] [C][C], 0 where t does not see s; and x prefix, y suffix [C][X]. X: the channels of x
+   and y, D or, for one decay a token, any number. Results may be NULL. */
 static DEVICE void meet(real *a, real *up, real *down, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
     const int64_t C = d->C, D = d->D;
     if (D == 1) {
@@ -166,11 +110,10 @@ static DEVICE void meet(real *a, real *up, real *down, const real *x, const real
     }
     const real *totals = d->totals;
     for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
-        for (int64_t at = 0; a && at + m < C; at += 2 * m)
-            if (m < BLOCK)
-                gram_block(a + (at + m) * C + at, right + (at + m) * D, left + at * D, least(m, C - at - m), m, C, D);
-            else
-                gemm(least(m, C - at - m), m, D, right + (at + m) * D, D, 1, left + at * D, 1, D, a + (at + m) * C + at, C, 1, WHOLE, 0);
+        for (int64_t at = 0; a && at + m < C; at += 2 * m) {
+            const int64_t from = at + m, n = least(m, C - from);
+            gemm(n, m, D, right + from * D, D, 1, left + at * D, 1, D, a + from * C + at, C, 1, WHOLE, 0);
+        }
         if (up || (a && 2 * m < C)) grow(right, right, UP, d, totals, m);
         if (down || (a && 2 * m < C)) grow(left, left, DOWN, d, totals, m);
     }

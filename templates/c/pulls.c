@@ -142,7 +142,8 @@ static inline int64_t meet_pull_room(int64_t C, int64_t X) {
 }
 
 /* `meet_pull` of one decay a token. */
-static void meet_pull_one(real *dx, real *dy, real *dg, const real *ct, const real *x, const real *y, int64_t X, levels_t *d, real *w) {
+static void meet_pull_one(real *dx, real *dy, real *dg, const real *ct, const real *x, const real *y, int64_t X, levels_t *d,
+                          real *w) {
     const int64_t C = d->C;
     if (dx || dy) times(w, ct, pairs_of(d), C * C);
     if (dx) gemm(C, X, C, w, C, 1, y, X, 1, dx, X, 1, LOWER_A, 0);

@@ -2,7 +2,7 @@
    systems by elimination. Triangular ones go by blocks of rows: gemm brings in the rows that are
    solved already, substitution the rows of the block. No power of a is formed. */
 
-enum { ROWS = 8, INVERTED = 16 };
+enum { SOLVED = 8, INVERTED = 16 };
 
 static inline void inverse_rows(real *out, const real *a, int64_t C, int64_t from, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
@@ -36,7 +36,7 @@ static DEVICE void inverse(real *out, const real *a, int64_t C, real *w) {
 
 static inline int64_t solve_parts_room(int64_t n, int64_t C, int64_t D) {
     (void)n, (void)C;
-    return ROWS * D;
+    return SOLVED * D;
 }
 
 /* x -= factor y over D channels. */
@@ -49,9 +49,9 @@ static inline void less(real *restrict x, real factor, const real *restrict y, i
    x_i[t] + sum_j sum_{s < t} a_ij[t, s] x_j[s] = r_i[t]; transposed: + sum_{s > t} a_ji[s, t] x_j[s]. */
 static DEVICE void solve_parts(real *const x[], const real *const a[], const real *const r[], int64_t n, int transposed, int64_t C,
                                int64_t D, real *w) {
-    const int64_t blocks = (C + ROWS - 1) / ROWS, across = transposed ? C : 1, down = transposed ? 1 : C;
+    const int64_t blocks = (C + SOLVED - 1) / SOLVED, across = transposed ? C : 1, down = transposed ? 1 : C;
     for (int64_t b = 0; b < blocks; b++) {
-        const int64_t from = (transposed ? blocks - 1 - b : b) * ROWS, rows = least(ROWS, C - from);
+        const int64_t from = (transposed ? blocks - 1 - b : b) * SOLVED, rows = least(SOLVED, C - from);
         const int64_t known = transposed ? from + rows : 0, count = transposed ? C - known : from;
         for (int64_t i = 0; i < n; i++) {
             real *here = x[i] + from * D;
