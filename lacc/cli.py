@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -93,7 +93,12 @@ def compile_(
     spec: SpecFile,
     target: TargetName = "numpy",
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Where to write; standard output if absent.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            help="Where to write, for C a folder; standard output if absent.",
+        ),
     ] = None,
     define: Defines = None,
     dtype: Annotated[Dtype, typer.Option("--dtype", help="What to plan for.")] = "float32",
@@ -127,10 +132,15 @@ def compile_(
     _together(mode, chunk)
     if "report" not in stages and (arch or shape):
         raise typer.BadParameter(f"{'--arch' if arch else '--shape'} is for --emit=report")
-    if out is not None:
+    folder = driver.target_named(target).folder and stages == ["code"]
+    if out is not None and not folder:
         _writable(out, force)
     with report.working(f"compiling {spec.name} to {target}"):
         loaded = _load(spec, define)
+        if out is not None and folder:
+            files = driver.files(loaded, target, dtype=dtype, mode=mode, chunk=chunk)
+            _into(out, files, force)
+            return
         texts = {
             stage: driver.emit(loaded, stage, target, dtype=dtype, mode=mode, chunk=chunk)
             for stage in stages
@@ -159,7 +169,7 @@ def compile_(
     if stages != ["code"]:
         text = f"# {report.MARK} from variant {loaded.ascii}: {', '.join(stages)}\n\n{text}"
     try:
-        report.write_whole(out, text)
+        report.write_whole({out: text})
     except OSError as problem:
         raise typer.BadParameter(f"cannot write {out}: {problem.strerror}") from None
     report.say(f"{out}: {len(text.splitlines())} lines, target {target}")
@@ -356,6 +366,24 @@ def _writable(path: Path, force: bool) -> None:
         raise typer.BadParameter(
             f"{path} is there and no file that lacc compiled; --force overwrites it"
         )
+
+
+def _into(folder: Path, files: Mapping[str, str], force: bool) -> None:
+    """Writes the files of a target that has several."""
+    if not folder.is_dir():
+        if folder.exists() or folder.suffix:
+            raise typer.BadParameter(f"{folder} is no folder, and {', '.join(files)} go into one")
+        if not folder.parent.is_dir():
+            raise typer.BadParameter(f"there is no folder {folder.parent}")
+    try:
+        folder.mkdir(exist_ok=True)
+        for name in files:
+            _writable(folder / name, force)
+        report.write_whole({folder / name: text for name, text in files.items()})
+    except OSError as problem:
+        raise typer.BadParameter(f"cannot write to {folder}: {problem.strerror}") from None
+    for name, text in files.items():
+        report.say(f"{folder / name}: {len(text.splitlines())} lines")
 
 
 def _show(diagnostics: Iterable[Diagnostic]) -> None:

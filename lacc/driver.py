@@ -133,6 +133,19 @@ def emit(
     return kernel.source
 
 
+def files(
+    given: Given,
+    target: str,
+    *,
+    dtype: str = "float32",
+    mode: str = "auto",
+    chunk: int | None = None,
+    **overrides: float,
+) -> Mapping[str, str]:
+    """The texts by file name of a target that writes several. Raises LaccError."""
+    return compile(given, target, dtype=dtype, mode=mode, chunk=chunk, **overrides).files
+
+
 def build_report(
     given: Given,
     target: str = "triton",
@@ -330,6 +343,32 @@ def _triton(spec: Spec, _: str, mode: str, chunk: int | None) -> Kernel:
     )
 
 
+def _c(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
+    """C files and their Python host, built and loaded when it is first called."""
+    from lacc.backends.to_c import to_c
+    from lacc.plan.choose import choose
+    from lacc.runtime.compiled import functions
+    from lacc.runtime.kernel import Kernel
+
+    derived = analyse(spec)
+    missing, seen = _offered(spec, "c", derived, chunk)
+    plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk)
+    emitted = to_c(derived, plan, seen)
+    return Kernel(
+        spec,
+        "c",
+        seen,
+        functions(emitted.name, emitted.files),
+        missing=missing,
+        verify=partial(verify, spec, "c"),
+        source=emitted.c,
+        files=emitted.files,
+        plan=plan,
+        mode=mode,
+        chunk=chunk,
+    )
+
+
 def _reference(spec: Spec, *_: object) -> Kernel:
     """The token-by-token interpreter of ``spec`` as a kernel."""
     from lacc.ir.graph import waits_for_the_end
@@ -359,7 +398,8 @@ def _reference(spec: Spec, *_: object) -> Kernel:
 class Target:
     """One thing to compile for: ``build(spec, dtype, mode, chunk)`` gives the kernel; ``missing``
     says what a machine lacks to run it, "" if nothing; ``prepare`` does what a process can do about
-    it and says so; ``lengths`` are the tokens of a chunk and the most of a sequence to verify."""
+    it and says so; ``lengths`` are the tokens of a chunk and the most of a sequence to verify;
+    ``folder``: its files go into one."""
 
     name: str
     about: str
@@ -367,6 +407,7 @@ class Target:
     missing: Callable[[], str] = str
     prepare: Callable[[], str] = str
     lengths: tuple[int, int] = (8, 1027)
+    folder: bool = False
 
 
 def _torch_missing() -> str:
@@ -381,11 +422,30 @@ def _torch_prepare() -> str:
     return prepare()
 
 
+def _c_missing() -> str:
+    from lacc.runtime.compiled import missing
+
+    return missing()
+
+
+def _c_prepare() -> str:
+    usable("c")
+    return ""
+
+
 TARGETS = {
     target.name: target
     for target in (
         Target("reference", "token by token in float64, the meaning of a spec", _reference),
         Target("numpy", "one file of NumPy: forward, vjp, step", _numpy),
+        Target(
+            "c",
+            "C with its Python host: forward, vjp, step",
+            _c,
+            _c_missing,
+            _c_prepare,
+            folder=True,
+        ),
         Target(
             "triton",
             "one file of torch and Triton: forward, vjp, step",

@@ -122,21 +122,26 @@ def foreign(path: Path) -> bool:
         return MARK.encode() not in file.readline(400)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """``text`` in ``path``, all of it or, where that fails, nothing. Raises OSError."""
+def write_whole(texts: Mapping[Path, str]) -> None:
+    """Each text in its file, all of them or, where writing fails, nothing. Raises OSError."""
     import tempfile
 
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    mask = os.umask(0)
+    os.umask(mask)
+    written: dict[str, Path] = {}
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+        for path, text in texts.items():
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            written[name] = path
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            os.chmod(name, 0o666 & ~mask)
+        for name in list(written):
+            os.replace(name, written[name])
+            del written[name]
+    finally:
+        for name in written:
+            os.unlink(name)
 
 
 def ignored_by_git(path: Path) -> str:
