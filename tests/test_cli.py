@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -202,6 +203,52 @@ def test_a_failed_compile_leaves_the_old_file(lacc: Run, tmp_path: Path) -> None
 def test_compile_into_a_folder_that_is_not_there(lacc: Run, tmp_path: Path) -> None:
     assert lacc("compile", GLA, "-o", str(tmp_path / "none" / "x.py"))[0] == 2
     assert lacc("compile", GLA, "-o", str(tmp_path))[0] == 2
+
+
+def test_c_goes_into_a_folder(lacc: Run, tmp_path: Path) -> None:
+    names, out = ["gla.c", "gla.h", "gla_c.py"], tmp_path / "out"
+    code, said, _ = lacc("compile", GLA, "--target", "c", "-o", str(out))
+    assert code == 0
+    assert sorted(os.listdir(out)) == names
+    assert all(str(out / name) in said for name in names)
+    before = {name: (out / name).read_bytes() for name in names}
+    assert lacc("compile", GLA, "--target", "c", "-o", str(out))[0] == 0
+    assert before == {name: (out / name).read_bytes() for name in names}
+    assert lacc("compile", GLA, "--target", "c", "--emit", "code")[1] == before["gla.c"].decode()
+
+
+def test_c_goes_into_no_file_and_over_nothing_of_somebody_else(lacc: Run, tmp_path: Path) -> None:
+    for wrong in (tmp_path / "gla.c", tmp_path / "none" / "out"):
+        assert lacc("compile", GLA, "--target", "c", "-o", str(wrong))[0] == 2
+    (tmp_path / "gla.h").write_text("/* mine */\n")
+    code, _, err = lacc("compile", GLA, "--target", "c", "-o", str(tmp_path))
+    assert code == 2
+    assert "--force" in err
+    assert os.listdir(tmp_path) == ["gla.h"]
+    assert lacc("compile", GLA, "--target", "c", "-o", str(tmp_path), "--force")[0] == 0
+
+
+def test_c_on_a_full_disk_leaves_what_was_there(
+    lacc: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    code, _, err = lacc("compile", GLA, "--target", "c", "-o", str(tmp_path))
+    assert code == 2
+    assert "No space left on device" in err
+    assert os.listdir(tmp_path) == []
+
+
+def test_c_without_a_compiler(lacc: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    for command in ("run", "verify"):
+        code, _, err = lacc(command, GLA, "--target", "c")
+        assert code == 3
+        assert "CC=no-such-compiler: there is no such compiler" in err
+    assert "no-such-compiler" in lacc("targets")[1]
+    assert lacc("compile", GLA, "--target", "c", "-o", str(tmp_path))[0] == 0
 
 
 @pytest.mark.parametrize("stage", ["ast", "ir", "recurrence", "plan", "tile", "code"])
