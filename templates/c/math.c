@@ -112,7 +112,7 @@ INLINE real f_log(real x) {
     const real n = real_of((bits >> MANTISSA) + word_of(ROUND)) - ROUND - (tiny ? BIAS + MANTISSA : BIAS);
     const real y = n * LN2_HIGH + (f + (log_tail(f) + n * LN2_LOW));
     const real ends = x == 0 ? -INFINITY : x > 0 ? x : NAN;
-    return (x > 0) & (x < INFINITY) ? y : ends;
+    return ((x > 0) & (x < INFINITY)) ? y : ends;
 }
 
 /* log(1 + e) for 0 <= e <= 1. */
@@ -143,11 +143,11 @@ INLINE real f_relu(real x) {
 }
 
 INLINE real f_max(real a, real b) {
-    return (a > b) | (a != a) ? a : b;
+    return ((a > b) | (a != a)) ? a : b;
 }
 
 INLINE real f_min(real a, real b) {
-    return (a < b) | (a != a) ? a : b;
+    return ((a < b) | (a != a)) ? a : b;
 }
 
 INLINE real f_sigmoid(real x) {

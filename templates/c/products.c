@@ -1,15 +1,17 @@
 /* Products of matrices in: tiles of any size and stride in, C (+)= A B out. Blocks of ROWS rows by
-   two vectors of columns are summed in registers; b's columns are packed where they are not vectors
-   already. A single row or column goes through b but once, as fast as memory gives it. */
+   VECTORS vectors of columns are summed in registers; columns of b are packed where they are no
+   vectors yet. A single row or column goes through the matrix just once, as fast as memory gives it. */
 
 enum { WHOLE, LOWER_OUT, LOWER_A, UPPER_A };
-enum { DEPTH = 128, WIDE = 2 * LANES };
 
 #if defined(__AVX512F__) || defined(__aarch64__)
-enum { ROWS = 8 };
+enum { ROWS = 6, VECTORS = 4 }; /* of 32 registers 24 sums, four vectors of b and one of a */
 #else
-enum { ROWS = 6 }; /* 12 sums, two vectors of b and one of a: 15 of 16 registers */
+enum { ROWS = 6, VECTORS = 2 }; /* of 16 registers 12 sums, two vectors of b and one of a */
 #endif
+enum { DEPTH = 128, WIDE = VECTORS * LANES };
+
+#define UNROLL _Pragma("GCC unroll 16") /* loops over registers, whole */
 
 #if defined(__clang__) || __GNUC__ >= 12
 #define SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
@@ -43,70 +45,90 @@ typedef word lanes __attribute__((vector_size(VECTOR_BYTES)));
 /* out [LANES rows, os apart] = the transpose of `rows` rows at x, xs apart, and zeros below them. */
 INLINE void transposed(real *out, int64_t os, const real *x, int64_t xs, int64_t rows) {
     vec from[LANES], to[LANES];
-    for (int i = 0; i < LANES; i++) from[i] = i < rows ? *(const vec *)(x + i * xs) : (vec){0};
-    for (int n = LANES; n > 1; n /= 2) {
-        for (int i = 0; i < LANES / 2; i++) {
+    UNROLL for (int i = 0; i < LANES; i++) from[i] = i < rows ? *(const vec *)(x + i * xs) : (vec){0};
+    UNROLL for (int n = LANES; n > 1; n /= 2) {
+        UNROLL for (int i = 0; i < LANES / 2; i++) {
             to[2 * i] = SHUFFLE(from[i], from[i + LANES / 2], LOW_ZIP);
             to[2 * i + 1] = SHUFFLE(from[i], from[i + LANES / 2], HIGH_ZIP);
         }
-        for (int i = 0; i < LANES; i++) from[i] = to[i];
+        UNROLL for (int i = 0; i < LANES; i++) from[i] = to[i];
     }
-    for (int i = 0; i < LANES; i++) *(vec *)(out + i * os) = from[i];
+    UNROLL for (int i = 0; i < LANES; i++) *(vec *)(out + i * os) = from[i];
 }
 
-/* panel [k][WIDE] = `width` columns of b, zeros behind them up to whole vectors. */
-static void pack(real *restrict panel, int64_t k, int64_t width, const real *restrict b, int64_t bk, int64_t bn) {
-    if (bn == 1) {
-        for (int64_t p = 0; p < k; p++)
-            for (int64_t j = 0; j < WIDE; j++) panel[p * WIDE + j] = j < width ? b[p * bk + j] : 0;
-        return;
-    }
+/* panel [k][wide] = `width` columns of b with stride 1, and what lies behind them up to
+   whole vectors: the row's neighbours as far as b reaches, then zeros. */
+static void pack_rows(real *restrict panel, int64_t wide, int64_t k, int64_t width, const real *restrict b, int64_t bk) {
+    const int64_t end = width + (bk > 0 ? (k - 1) * bk : 0);
+    for (int64_t p = 0; p < k; p++, panel += wide)
+        if (p * bk + wide <= end)
+            for (int64_t j = 0; j < wide; j += LANES) *(vec *)(panel + j) = *(const vec *)(b + p * bk + j);
+        else
+            for (int64_t j = 0; j < wide; j++) panel[j] = j < width ? b[p * bk + j] : 0;
+}
+
+/* panel [k][wide] = `width` columns of b, zeros behind them up to whole vectors. */
+static void pack(real *restrict panel, int64_t wide, int64_t k, int64_t width, const real *restrict b, int64_t bk, int64_t bn) {
     for (int64_t from = 0; from < width; from += LANES, b += LANES * bn, panel += LANES) {
         const int64_t columns = width - from < LANES ? width - from : LANES;
         int64_t p = 0;
         if (bk == 1 && columns == LANES)
-            for (; p + LANES <= k; p += LANES) transposed(panel + p * WIDE, WIDE, b + p, bn, LANES);
+            for (; p + LANES <= k; p += LANES) transposed(panel + p * wide, wide, b + p, bn, LANES);
         else if (bk == 1)
-            for (; p + LANES <= k; p += LANES) transposed(panel + p * WIDE, WIDE, b + p, bn, columns);
+            for (; p + LANES <= k; p += LANES) transposed(panel + p * wide, wide, b + p, bn, columns);
         for (; p < k; p++)
-            for (int64_t j = 0; j < LANES; j++) panel[p * WIDE + j] = j < columns ? b[p * bk + j * bn] : 0;
+            for (int64_t j = 0; j < LANES; j++) panel[p * wide + j] = j < columns ? b[p * bk + j * bn] : 0;
     }
 }
 
+typedef struct {
+    const real *a, *b;
+    real *c;
+    int64_t am, ak, bk, cm, k;
+    int add;
+} sums_t;
+
 /* c [rows][vecs vectors] (+)= a b, all sums in registers. */
-INLINE void sums(const int rows, const int vecs, int64_t k, const real *restrict a, int64_t am, int64_t ak,
-                 const real *restrict b, int64_t bk, real *restrict c, int64_t cm, int add) {
-    vec sum[ROWS][2];
-    for (int i = 0; i < rows; i++)
-        for (int v = 0; v < vecs; v++) sum[i][v] = (vec){0};
-    for (int64_t p = 0; p < k; p++, a += ak, b += bk) {
-        vec row[2];
-        for (int v = 0; v < vecs; v++) row[v] = *(const vec *)(b + v * LANES);
-        for (int i = 0; i < rows; i++)
-            for (int v = 0; v < vecs; v++) sum[i][v] += a[i * am] * row[v];
+INLINE void sums(const int rows, const int vecs, const sums_t *x) {
+    const int64_t am = x->am, ak = x->ak, bk = x->bk, cm = x->cm;
+    const real *a = x->a, *b = x->b;
+    vec sum[ROWS][VECTORS];
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int v = 0; v < vecs; v++) sum[i][v] = (vec){0};
+    for (int64_t p = x->k; p > 0; p--, a += ak, b += bk) {
+        vec row[VECTORS];
+        UNROLL for (int v = 0; v < vecs; v++) row[v] = *(const vec *)(b + v * LANES);
+        UNROLL for (int i = 0; i < rows; i++)
+            UNROLL for (int v = 0; v < vecs; v++) sum[i][v] += a[i * am] * row[v];
     }
-    for (int i = 0; i < rows; i++)
-        for (int v = 0; v < vecs; v++) {
-            vec *out = (vec *)(c + i * cm + v * LANES);
-            if (add) sum[i][v] += *out;
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int v = 0; v < vecs; v++) {
+            vec *out = (vec *)(x->c + i * cm + v * LANES);
+            if (x->add) sum[i][v] += *out;
             *out = sum[i][v];
         }
 }
 
-static void block(int64_t rows, int vecs, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk, real *c,
-                  int64_t cm, int add) {
-    if (rows == ROWS && vecs == 2)
-        sums(ROWS, 2, k, a, am, ak, b, bk, c, cm, add);
-    else if (rows == ROWS)
-        sums(ROWS, 1, k, a, am, ak, b, bk, c, cm, add);
-    else if (rows == 4 && vecs == 2)
-        sums(4, 2, k, a, am, ak, b, bk, c, cm, add);
-    else if (rows == 4)
-        sums(4, 1, k, a, am, ak, b, bk, c, cm, add);
-    else if (rows == 2)
-        for (int v = 0; v < vecs; v++) sums(2, 1, k, a, am, ak, b + v * LANES, bk, c + v * LANES, cm, add);
+INLINE void sums_of(const int rows, int vecs, const sums_t *x) {
+    if (vecs == 1)
+        sums(rows, 1, x);
+    else if (vecs == 2)
+        sums(rows, 2, x);
+    else if (vecs == VECTORS - 1)
+        sums(rows, VECTORS - 1, x);
     else
-        for (int v = 0; v < vecs; v++) sums(1, 1, k, a, am, ak, b + v * LANES, bk, c + v * LANES, cm, add);
+        sums(rows, VECTORS, x);
+}
+
+static void block(int64_t rows, int vecs, const sums_t *x) {
+    if (rows == ROWS)
+        sums_of(ROWS, vecs, x);
+    else if (rows == 4)
+        sums_of(4, vecs, x);
+    else if (rows == 2)
+        sums_of(2, vecs, x);
+    else
+        sums_of(1, vecs, x);
 }
 
 /* c (+)= tile [rows][width]; where lower, only columns up to i + lower of row i count. */
@@ -125,7 +147,7 @@ static void put(real *restrict c, int64_t cm, int64_t cn, const real *restrict t
 static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t to, const real *a, int64_t am, int64_t ak,
                     const real *b, int64_t bk, real *c, int64_t cm, int64_t cn, int shape, int add) {
     real tile[ROWS * WIDE];
-    const int vecs = width > LANES ? 2 : 1;
+    const int vecs = (int)((width + LANES - 1) / LANES);
     for (int64_t i = 0, rows; i < m; i += rows) {
         const int64_t left = m - i;
         rows = left >= ROWS ? ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -133,46 +155,46 @@ static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t t
         const int64_t end = shape == LOWER_A && i + rows < to ? i + rows : to;
         const int64_t last = shape == LOWER_OUT ? i - j : width;
         const int64_t depth = first < end && last + rows > 0 ? end - first : 0;
-        const real *left_side = a + i * am + first * ak, *right = b + (first - from) * bk;
-        real *out = c + i * cm;
+        sums_t x = {a + i * am + first * ak, b + (first - from) * bk, c + i * cm, am, ak, bk, cm, depth, add};
         if (add && !depth) continue;
-        if (cn == 1 && width == vecs * LANES && last + 1 >= width)
-            block(rows, vecs, depth, left_side, am, ak, right, bk, out, cm, add);
-        else {
-            block(rows, vecs, depth, left_side, am, ak, right, bk, tile, WIDE, 0);
-            put(out, cm, cn, tile, rows, width, last, add);
+        if (cn == 1 && width == vecs * LANES && last + 1 >= width) {
+            block(rows, vecs, &x);
+            continue;
         }
+        x.c = tile, x.cm = WIDE, x.add = 0;
+        block(rows, vecs, &x);
+        put(c + i * cm, cm, cn, tile, rows, width, last, add);
     }
 }
 
 /* out [width] = x b for four vectors of columns, two rows of b at a time. */
 INLINE void row_sums(real *out, int vecs, int64_t k, const real *a, int64_t ak, const real *b, int64_t bk) {
     vec sum[2][4];
-    for (int v = 0; v < vecs; v++) sum[0][v] = sum[1][v] = (vec){0};
+    UNROLL for (int v = 0; v < vecs; v++) sum[0][v] = sum[1][v] = (vec){0};
     int64_t p = 0;
     for (; p + 2 <= k; p += 2)
-        for (int v = 0; v < vecs; v++) {
+        UNROLL for (int v = 0; v < vecs; v++) {
             sum[0][v] += a[p * ak] * *(const vec *)(b + p * bk + v * LANES);
             sum[1][v] += a[(p + 1) * ak] * *(const vec *)(b + (p + 1) * bk + v * LANES);
         }
     if (p < k)
-        for (int v = 0; v < vecs; v++) sum[0][v] += a[p * ak] * *(const vec *)(b + p * bk + v * LANES);
-    for (int v = 0; v < vecs; v++) *(vec *)(out + v * LANES) = sum[0][v] + sum[1][v];
+        UNROLL for (int v = 0; v < vecs; v++) sum[0][v] += a[p * ak] * *(const vec *)(b + p * bk + v * LANES);
+    UNROLL for (int v = 0; v < vecs; v++) *(vec *)(out + v * LANES) = sum[0][v] + sum[1][v];
 }
 
 /* out [LANES] = products of x [k] with that many rows of b, bn apart. */
 INLINE void dots(real *out, int64_t k, const real *x, const real *b, int64_t bn) {
     vec sum[LANES];
-    for (int j = 0; j < LANES; j++) sum[j] = (vec){0};
+    UNROLL for (int j = 0; j < LANES; j++) sum[j] = (vec){0};
     int64_t p = 0;
     for (; p + LANES <= k; p += LANES)
-        for (int j = 0; j < LANES; j++) sum[j] += *(const vec *)(x + p) * *(const vec *)(b + j * bn + p);
-    for (int n = LANES; n > 1; n /= 2)
-        for (int j = 0; j < n / 2; j++)
+        UNROLL for (int j = 0; j < LANES; j++) sum[j] += *(const vec *)(x + p) * *(const vec *)(b + j * bn + p);
+    UNROLL for (int n = LANES; n > 1; n /= 2)
+        UNROLL for (int j = 0; j < n / 2; j++)
             sum[j] = SHUFFLE(sum[2 * j], sum[2 * j + 1], EVEN) + SHUFFLE(sum[2 * j], sum[2 * j + 1], ODD);
     *(vec *)out = sum[0];
     for (; p < k; p++)
-        for (int j = 0; j < LANES; j++) out[j] += x[p] * b[j * bn + p];
+        UNROLL for (int j = 0; j < LANES; j++) out[j] += x[p] * b[j * bn + p];
 }
 
 /* c [n] (+)= a b for one row a. */
@@ -223,9 +245,13 @@ static DEVICE void gemm(int64_t m, int64_t n, int64_t k, const real *a, int64_t 
         for (int64_t j = 0; j < n; j += WIDE) {
             const int64_t width = n - j < WIDE ? n - j : WIDE;
             const real *right = b + from * bk + j * bn;
-            const int packed = bn != 1 || width % LANES;
-            if (packed) pack(panel, to - from, width, right, bk, bn);
-            columns(m, j, width, from, to, a, am, ak, packed ? panel : right, packed ? WIDE : bk, c + j * cn, cm, cn, shape,
+            const int64_t wide = (width + LANES - 1) / LANES * LANES;
+            const int packed = bn != 1 || width < wide;
+            if (bn != 1)
+                pack(panel, wide, to - from, width, right, bk, bn);
+            else if (packed)
+                pack_rows(panel, wide, to - from, width, right, bk);
+            columns(m, j, width, from, to, a, am, ak, packed ? panel : right, packed ? wide : bk, c + j * cn, cm, cn, shape,
                     add || from > 0);
         }
         from = to;
