@@ -10,7 +10,8 @@ from functools import cache
 
 from lacc import __version__
 from lacc.backends import base, paste
-from lacc.backends.base import call_code, environment, tuple_text
+from lacc.backends.base import call_code, environment, tuple_text, unused
+from lacc.backends.c_text import free_dims
 from lacc.backends.numpy_host import axes_code, host_functions, host_values
 from lacc.backends.numpy_names import (
     ATTENDING,
@@ -23,7 +24,6 @@ from lacc.backends.numpy_names import (
     TILES,
     WALK,
 )
-from lacc.backends.c_text import free_dims
 from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.spec.model import Spec
@@ -32,7 +32,8 @@ from lacc.tile.derive import Derived
 
 HOST = (*WALK, "lacc.runtime.core", "lacc.runtime.building", "lacc.runtime.native")
 """Modules that are pasted whole between the calling convention and the library."""
-MODULES = (*CALLS, *HOST, EXPONENTS, PLAN, *TILES, ATTENTION, ATTENDING, SCALARS)
+TORCH = "lacc.runtime.native_torch"
+MODULES = (*CALLS, *HOST, TORCH, EXPONENTS, PLAN, *TILES, ATTENTION, ATTENDING, SCALARS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,9 @@ def python_text(
         imports=paste.imports(*MODULES),
         host=[paste.body(module) for module in (*HOST, *([ATTENDING] if attends else []))],
         dims=free_dims(derived.spec),
+        torch=paste.body(TORCH),
         first_line=first_line(derived.spec),
+        unshadowed=unused("HOST", [a.ascii for a in derived.spec.args]),
     )
 
 
@@ -115,4 +118,4 @@ def public_name(signature: Signature) -> str:
 @cache
 def taken() -> frozenset[str]:
     """Names that the Python file may define, generated ones aside."""
-    return frozenset({"LIBRARY"}).union(*map(paste.names, (*MODULES, SAMPLERS)))
+    return frozenset({"LIBRARY", "HOST"}).union(*map(paste.names, (*MODULES, SAMPLERS)))
