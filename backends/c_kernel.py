@@ -3,29 +3,69 @@ function that says how much workspace it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lacc.backends.base import unused
-from lacc.backends.c_body import Body, Statement, for_c, taken_names
-from lacc.backends.c_text import dim, identifier, plus, size, times
+from lacc.backends.c_body import Body, Piece, Statement
+from lacc.backends.c_ready import for_c
+from lacc.backends.c_text import RESERVED, dim, identifier, size, times
 from lacc.tile.partition import Part
-from lacc.tile.program import Axes, Program
+from lacc.tile.program import Axes
 from lacc.tile.rewrite import meet_once
+
+ROLES = {
+    "input": "in",
+    "stored": "in",
+    "param": "fixed",
+    "buffer": "fixed",
+    "last": "last",
+    "state": "begun",
+    "dstate": "dended",
+    "kept": "start",
+    "cotangent": "dout",
+}
+"""What the arrays of each kind of load are for a call."""
+
+TIMED = ("input", "stored", "cotangent")
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array of a call: ``role`` says what it is of (in, fixed, last, begun, out, ended, start,
-    cotangent, gradient, …), ``label`` its name."""
+    """An array of a call: what it is of (a key of `c_pass.SAID`), and its name."""
 
     role: str
     label: str
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A state that goes from chunk to chunk: its tile is ``name``, then ``name``_next."""
+
+    name: str
+    size: str
+    begun: str
+    """The array that it starts from."""
+
+    ended: str
+    """The array that it is stored in, "" where it is not."""
+
+    start: str = ""
+    """The array that keeps it as each chunk finds it, "" where none does."""
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """Two tiles that take turns."""
+        return [(self.size, [f"{self.name}_even"]), (self.size, [f"{self.name}_odd"])]
+
+    @property
+    def tiles(self) -> str:
+        """The declaration of the tiles."""
+        return f"real *{self.name} = {self.name}_even, *{self.name}_next = {self.name}_odd;"
+
+
 class CKernel:
-    """The text of the function ``name`` of ``part``; ``arrays`` are those of the call, by what they
-    are, ``dims`` names those of the spec."""
+    """The text of the function ``name`` of ``part``."""
 
     def __init__(
         self,
@@ -37,339 +77,311 @@ class CKernel:
         *,
         needed: Sequence[str] = (),
         backward: bool = False,
-        remade: Program | None = None,
-        taken: set[str] | None = None,
+        again: CKernel | None = None,
     ) -> None:
-        """``needed`` are states that are kept as each chunk finds them, ``remade`` makes the states again that the backward of a token program needs."""
-        self.name, self.run, self.arrays, self.dims, self.needed = name, run, arrays, dims, needed
-        self.backward, self.by_token = backward, part.kind == "token"
-        carried = "dstate" if part.program.loads("dstate") else "state"
-        self.program = for_c(meet_once(part.program, carried))
-        self.taken = taken_names() | {dim(d) for d in dims} if taken is None else taken
-        self.carried = self._carried(part.carries, "d" if backward else "")
-        self.remade: CKernel | None = None
-        if remade is not None:
-            states = tuple(n.removeprefix("state:") for n in remade.outs)
-            again = Part("token", remade, states)
-            self.remade = CKernel(f"{name}_again", run, again, arrays, dims, taken=self.taken)
-        self.body = self._body(self.program)
+        """``run`` is the type of a run, ``arrays`` are those of the call by what they are, ``dims``
+        those of the spec; ``needed`` are states that are kept as each chunk finds them. ``again``
+        makes those again that a way back by token needs."""
+        self.name, self.run, self.arrays, self.dims = name, run, arrays, dims
+        self.backward, self.by_token, self.again = backward, part.kind == "token", again
+        kind = "dstate" if backward else "state"
+        self.program = for_c(meet_once(part.program, kind))
+        self.taken: set[str] = again.taken if again else {*RESERVED, *map(dim, dims)}
+        self.carried = {s: self._carried(s, needed) for s in part.carries}
+        self.body = Body(self.program, *self._places(kind), self._load, self.taken)
+        self.sums = self._sums()
 
     # ---- what the program takes and gives --------------------------------------------------------
 
-    def _carried(self, states: Sequence[str], prefix: str) -> dict[str, str]:
-        """The variable of each carried state."""
-        found = {}
-        for s in states:
-            found[s] = unused(f"{prefix}{identifier(s)}", self.taken)
-            self.taken |= {found[s], f"{found[s]}_next", f"{found[s]}_begun"}
-        return found
+    def _carried(self, state: str, needed: Sequence[str]) -> Carried:
+        name = unused(f"{'d' if self.backward else ''}{identifier(state)}", self.taken)
+        self.taken |= {name, f"{name}_next", f"{name}_even", f"{name}_odd", f"{name}_kept"}
+        out = self.program.outs.get(f"state:{state}")
+        held = [self.program.loads(kind).get(state) for kind in ("dstate", "state")]
+        found = next(n for n in (out, *held) if n is not None)
+        roles = ("dended", "dbegun") if self.backward else ("begun", "ended")
+        begun, ended = (self.arrays.get(Array(role, state), "") for role in roles)
+        return Carried(
+            name,
+            self._width(self.program.body[found].axes),
+            begun,
+            ended if out is not None else "",
+            self.arrays[Array("start", state)] if state in needed else "",
+        )
 
-    def _array(self, kind: str, label: str) -> str:
-        role = {
-            "input": "in",
-            "stored": "in",
-            "param": "fixed",
-            "buffer": "fixed",
-            "last": "last",
-            "state": "begun",
-            "dstate": "dended",
-            "kept": "start",
-            "cotangent": "dout",
-        }.get(kind, "in" if label == "t" else "fixed")
-        label = label.removesuffix("_start") if kind == "kept" else label.removeprefix("stored:")
-        return self.arrays[Array(role, label)]
-
-    def _body(self, program: Program) -> Body:
+    def _places(self, carried: str) -> tuple[dict[int, str], dict[int, str], dict[int, str]]:
+        """The arrays of loads, the variables of states, and where the next states go."""
         arrays, pointers = {}, {}
-        kind = "dstate" if self.backward else "state"
-        for n, inst in enumerate(program.body):
+        for n, inst in enumerate(self.program.body):
             if inst.op != "load":
                 continue
-            if inst.value[0] == kind and inst.value[1] in self.carried:
-                name = self.carried[inst.value[1]]
-                pointers[n] = name if inst.axes else f"{name}[0]"
-            elif self.remade is not None and inst.value[0] == "state":
-                name = f"{self.remade.carried[inst.value[1]]}_at"
-                pointers[n] = name if inst.axes else f"{name}[0]"
+            kind, label = inst.value
+            if kind == carried and label in self.carried:
+                pointers[n] = _entry(self.carried[label].name, inst.axes)
+            elif kind == "state" and self.again is not None:
+                pointers[n] = _entry(f"{self.again.carried[label].name}_at", inst.axes)
             else:
-                arrays[n] = self._array(*inst.value)
+                arrays[n] = self._array(kind, label)
         into: dict[int, str] = {}
-        for label, n in program.outs.items():
+        for label, n in self.program.outs.items():
             state = label.removeprefix("state:")
             if state != label and state in self.carried and n not in into and n not in pointers:
-                next_ = f"{self.carried[state]}_next"
-                into[n] = next_ if program.body[n].axes else f"{next_}[0]"
-        return Body(program, arrays, pointers, into, self._load, self.taken)
+                next_ = f"{self.carried[state].name}_next"
+                into[n] = _entry(next_, self.program.body[n].axes)
+        return arrays, pointers, into
 
-    def _load(self, n: int, name: str) -> str:
+    def _array(self, kind: str, label: str) -> str:
+        role = ROLES.get(kind, "in" if label == "t" else "fixed")
+        label = label.removesuffix("_start") if kind == "kept" else label
+        return self.arrays[Array(role, label.removeprefix("stored:"))]
+
+    def _load(self, n: int, address: str) -> str:
         inst = self.program.body[n]
         kind, label = inst.value
-        array = self._array(kind, label)
-        width = self.width(inst.axes)
-        timed = kind in ("input", "stored", "cotangent") or label == "t"
-        if timed:
+        at, rows = "c" if kind == "kept" else "0", "1"
+        if kind in TIMED or label == "t":
             at, rows = "at", "1" if self.by_token else "C"
-        else:
-            at, rows = "c" if kind == "kept" else "0", "1"
-        if kind in ("input", "stored", "cotangent") and not self.by_token and "t" not in inst.axes:
-            raise AssertionError(f"{label} has no tokens")
-        return f"load_tile({name}, &{array}, n, h, {at}, {rows}, {width});"
+        width = self._width(inst.axes)
+        return f"load_tile({address}, &{self._array(kind, label)}, n, h, {at}, {rows}, {width});"
 
-    def width(self, axes: Axes) -> str:
+    def _width(self, axes: Axes) -> str:
         """The entries of a token of a tile."""
-        return times(*(self._length(a) for a in axes if a != "t"))
+        return times(*(size(self.program.sizes[a]).code for a in axes if a != "t"))
 
-    def _length(self, axis: str) -> str:
-        return "C" if axis == "s" else size(self.program.sizes[axis]).code
+    def _sums(self) -> dict[str, tuple[str, str]]:
+        """The variable and the array of each output that is summed over chunks."""
+        found = {}
+        for label in self.program.outs:
+            kind, _, name = label.partition(":")
+            if kind in ("param", "last") and name:
+                variable = unused(f"d{identifier(name)}_sum", self.taken)
+                self.taken.add(variable)
+                found[label] = (variable, self.arrays[Array(f"d{_summed(kind)}", name)])
+        return found
 
     # ---- text ------------------------------------------------------------------------------------
 
     def lines(self) -> list[str]:
-        """The function and the one that gives its workspace."""
-        if self.remade is not None:
-            return self._framed(self._by_group(self.remade))
-        inside = self._chunk()
-        order = "int64_t c = 0; c < chunks; c++"
-        if self.backward:
-            order = "int64_t c = chunks - 1; c >= 0; c--"
-        body = [
-            *self._dims(),
-            *self._workspace(),
-            *self.body.declarations(),
-            *_text(self.body.before),
-            *self._begin(),
-            *(["int64_t known = -1;"] if self.body.once else []),
-            f"for ({order}) {{",
-            *(f"    {line}" for line in inside),
-            "}",
-            *self._end(),
-        ]
-        return self._framed(body)
-
-    def _framed(self, body: list[str]) -> list[str]:
-        head = (
-            f"static void {self.name}(const {self.run} *run, const lacc_array *x, "
-            "int64_t n, int64_t h, real *w)"
-        )
+        """The function, behind the one that gives its workspace."""
+        dims = [f"UNUSED const int64_t {dim(d)} = run->dim.{dim(d)};" for d in self.dims]
+        if any("#past" in length.dims for length in self.program.sizes.values()):
+            dims.append("UNUSED const int64_t past = run->past + run->tokens;")
+        dims.append(f"UNUSED const int64_t L = {'1' if self.by_token else 'run->chunk'};")
+        pieces = self.pieces()
+        rooms = [f"    room += round_up({size});" for size, _ in pieces]
         return [
             f"static int64_t {self.name}_room(const {self.run} *run)",
             "{",
-            *(f"    {line}" for line in [*self._dims(False), f"return {plus(*self._rooms())};"]),
+            *_in([*dims, "int64_t room = 0;"]),
+            *rooms,
+            "    return room;",
             "}",
             "",
-            head,
+            f"static void {self.name}(const {self.run} *run, const lacc_array *x, int64_t n, "
+            "int64_t h, real *w)",
             "{",
-            *(f"    {line}" for line in body),
+            *_in([*dims, *self._workspace(pieces), *self._walk()]),
             "}",
+        ]
+
+    def pieces(self) -> list[Piece]:
+        """The pieces of the workspace: tiles, states, sums over chunks, and what functions take."""
+        found = [*self.body.pieces]
+        for state in self.carried.values():
+            found += state.pieces
+        for label, (variable, _) in self.sums.items():
+            axes = self.program.body[self.program.outs[label]].axes
+            found.append((self._width(axes), [variable]))
+        scratch = dict.fromkeys(self.body.ops.scratch)
+        if self.again is not None:
+            more = self.again.pieces()
+            found += [piece for piece in more if piece[1] != ["scratch"]]
+            scratch |= dict.fromkeys(size for size, names in more if names == ["scratch"])
+            for state in self.again.carried.values():
+                found.append((times("KEPT", state.size), [f"{state.name}_kept"]))
+        if scratch:
+            found.append((_largest(scratch), ["scratch"]))
+        return found
+
+    def _workspace(self, pieces: Iterable[Piece]) -> list[str]:
+        decays = self._decays() | (self.again._decays() if self.again is not None else set())
+        lines = []
+        for length, names in pieces:
+            first, *others = (f"{name}_room" if name in decays else name for name in names)
+            lines.append(f"real *const {first} = w;")
+            lines.append(f"w += round_up({length});")
+            lines += [f"real *const {name} = {first};" for name in dict.fromkeys(others)]
+        return [*lines, "(void)w;"]
+
+    def _decays(self) -> set[str]:
+        names = self.body.v.names
+        return {names[n] for n in names if self.program.body[n].op == "levels"}
+
+    def _walk(self) -> list[str]:
+        """The work on all chunks."""
+        if self.again is not None:
+            return self._by_group(self.again)
+        count = "run->tokens" if self.by_token else "(run->tokens + L - 1) / L"
+        order = "int64_t c = 0; c < chunks; c++"
+        if self.backward:
+            order = "int64_t c = chunks - 1; c >= 0; c--"
+        at = "const int64_t at = c * L, C = least(L, run->tokens - at);"
+        chunk = [
+            "const int64_t at = c;" if self.by_token else at,
+            *self._past(),
+            *self._keep(),
+            *([] if self.by_token else self._ahead()),
+            *self.chunk(),
+        ]
+        return [
+            f"const int64_t chunks = {count};",
+            *self._begin(),
+            *(["int64_t known = -1;"] if self.body.once else []),
+            f"for ({order}) {{",
+            *_in(chunk),
+            "}",
+            *self._end(),
         ]
 
     def _by_group(self, again: CKernel) -> list[str]:
         """From the last group of tokens to the first: states made again, then the way back."""
-        restart, keep, there = [], [], []
-        for s, name in again.carried.items():
-            size, array = again._state_size(s), self.arrays[Array("start", s)]
-            restart.append(f"load_tile({name}, &{array}, n, h, c, 1, {size});")
-            keep.append(f"copy({name}_kept + p * ({size}), {name}, {size});")
-            there.append(f"real *const {name}_at = {name}_kept + p * ({size});")
-        forward = ["const int64_t at = first + p;", *self._past(), *keep, *again._steps()]
-        back = ["const int64_t at = first + p;", *self._past(), *there, *self._steps()]
-        return [
-            *self._dims(False),
-            *self._workspace(),
-            *again.body.declarations(),
-            *self.body.declarations(),
-            *_text(again.body.before),
-            *_text(self.body.before),
+        states = again.carried.values()
+        at = ["const int64_t at = first + p;", *self._past()]
+        forward = [f"copy({s.name}_kept + p * ({s.size}), {s.name}, {s.size});" for s in states]
+        back = [f"real *const {s.name}_at = {s.name}_kept + p * ({s.size});" for s in states]
+        group = [
+            "const int64_t first = c * KEPT, count = least(KEPT, run->tokens - first);",
             *(
-                f"real *{name} = {name}_even, *{name}_next = {name}_odd;"
-                for name in again.carried.values()
+                f"load_tile({s.name}, &{self.arrays[Array('start', state)]}, n, h, c, 1, {s.size});"
+                for state, s in again.carried.items()
             ),
+            "for (int64_t p = 0; p < count; p++) {",
+            *_in([*at, *forward, *again.chunk()]),
+            "}",
+            "for (int64_t p = count - 1; p >= 0; p--) {",
+            *_in([*at, *back, *self.chunk()]),
+            "}",
+        ]
+        return [
+            *again.body.declarations(),
+            *_text(again.body.before),
+            *(s.tiles for s in states),
             *self._begin(),
             "for (int64_t c = (run->tokens + KEPT - 1) / KEPT - 1; c >= 0; c--) {",
-            "    const int64_t first = c * KEPT, count = least(KEPT, run->tokens - first);",
-            *(f"    {line}" for line in restart),
-            "    for (int64_t p = 0; p < count; p++) {",
-            *(f"        {line}" for line in forward),
-            "    }",
-            "    for (int64_t p = count - 1; p >= 0; p--) {",
-            *(f"        {line}" for line in back),
-            "    }",
+            *_in(group),
             "}",
             *self._end(),
         ]
 
-    def _past(self) -> list[str]:
-        if any("past" in line for line in self._all_lines()):
-            return ["const int64_t past = run->past + at;"]
-        return []
-
-    def _dims(self, chunks: bool = True) -> list[str]:
-        lines = [f"UNUSED const int64_t {dim(d)} = run->dim.{dim(d)};" for d in self.dims]
-        if any("#past" in length.dims for length in self.program.sizes.values()):
-            lines.append("UNUSED const int64_t past = run->past + run->tokens;")
-        lines.append(f"UNUSED const int64_t L = {'1' if self.by_token else 'run->chunk'};")
-        if chunks:
-            count = "run->tokens" if self.by_token else "(run->tokens + L - 1) / L"
-            lines.append(f"const int64_t chunks = {count};")
-        return lines
-
-    def _pieces(self) -> list[tuple[str, list[str]]]:
-        """The pieces of the workspace: the tiles of the program, states, sums over chunks."""
-        found = list(self.body.slots)
-        if self.remade is not None:
-            found += self.remade._pieces()
-            for s, name in self.remade.carried.items():
-                found.append((times("KEPT", self.remade._state_size(s)), [f"{name}_kept"]))
-        for s, name in self.carried.items():
-            size = self._state_size(s)
-            found += [(size, [f"{name}_even"]), (size, [f"{name}_odd"])]
-        found += [(size, [name]) for _, name, size, _ in self._sums()]
-        if self.body.ops.scratch:
-            whole = self.body.ops.scratch[0]
-            for more in dict.fromkeys(self.body.ops.scratch[1:]):
-                whole = f"most({whole}, {more})" if more != whole else whole
-            found.append((whole, ["scratch"]))
-        scratch = [size for size, names in found if names == ["scratch"]]
-        if len(scratch) > 1:
-            found = [piece for piece in found if piece[1] != ["scratch"]]
-            found.append((f"most({scratch[0]}, {scratch[1]})", ["scratch"]))
-        return found
-
-    def _rooms(self) -> list[str]:
-        return [f"round_up({size})" for size, _ in self._pieces()]
-
-    def _workspace(self) -> list[str]:
-        lines = []
-        for size, names in self._pieces():
-            names = [n if not self._levels(n) else f"{n}_room" for n in names]
-            lines.append(f"real *const {names[0]} = w;")
-            lines.append(f"w += round_up({size});")
-            lines += [f"real *const {name} = {names[0]};" for name in names[1:]]
-        return [*lines, "(void)w;"]
-
-    def _levels(self, name: str) -> bool:
-        names = self.body.v.names
-        return any(self.program.body[n].op == "levels" and names[n] == name for n in names)
-
-    def _state_size(self, state: str) -> str:
-        for label, n in self.program.outs.items():
-            if label == f"state:{state}":
-                return self.width(self.program.body[n].axes)
-        for kind in ("state", "dstate"):
-            loads = self.program.loads(kind)
-            if state in loads:
-                return self.width(self.program.body[loads[state]].axes)
-        raise AssertionError(state)
-
-    def _sums(self) -> list[tuple[int, str, str, str]]:
-        """Outputs that are summed over chunks: value, variable, entries and array."""
-        found = []
-        for label, n in self.program.outs.items():
-            kind, _, name = label.partition(":")
-            if kind in ("param", "last") and name:
-                array = self.arrays[Array("dfixed" if kind == "param" else "dlast", name)]
-                variable = f"d{''.join(c if c.isalnum() else '_' for c in name)}_sum"
-                found.append((n, variable, self.width(self.program.body[n].axes), array))
-        return found
-
     def _begin(self) -> list[str]:
-        """The states before the first chunk, and sums of nothing."""
-        lines = []
-        role = "dended" if self.backward else "begun"
-        for s, name in self.carried.items():
-            size, array = self._state_size(s), self.arrays[Array(role, s)]
-            lines.append(f"load_tile({name}_even, &{array}, n, h, 0, 1, {size});")
-            lines.append(f"real *{name} = {name}_even, *{name}_next = {name}_odd;")
-        lines += [f"fill({name}, R(0), {size});" for _, name, size, _ in self._sums()]
+        """What is computed once, the states before the first chunk, and sums of nothing."""
+        lines = [*self.body.declarations(), *_text(self.body.before)]
+        for s in self.carried.values():
+            lines.append(f"load_tile({s.name}_even, &{s.begun}, n, h, 0, 1, {s.size});")
+            lines.append(s.tiles)
+        for label, (variable, _) in self.sums.items():
+            axes = self.program.body[self.program.outs[label]].axes
+            lines.append(f"fill({variable}, R(0), {self._width(axes)});")
         return lines
 
-    def _chunk(self) -> list[str]:
-        lines = (
-            ["const int64_t at = c;"]
-            if self.by_token
-            else ["const int64_t at = c * L, C = least(L, run->tokens - at);"]
-        )
-        lines += self._past()
-        if not self.backward:
-            for s, name in self.carried.items():
-                if s in self.needed:
-                    array = self.arrays[Array("start", s)]
-                    size = self._state_size(s)
-                    store = f"store_tile(&{array}, n, h, {'c / KEPT' if self.by_token else 'c'}, {name}, 1, {size});"
-                    lines.append(f"if ({array}.data{' && c % KEPT == 0' if self.by_token else ''})")
-                    lines.append(f"    {store}")
-        return [*lines, *self._steps()]
+    def _past(self) -> list[str]:
+        """How many tokens came before the one at hand."""
+        bodies = [self.body, *([self.again.body] if self.again is not None else [])]
+        words = "\n".join(line for b in bodies for line in _text([*b.before, *b.once, *b.each]))
+        return ["const int64_t past = run->past + at;"] if "past" in words else []
 
-    def _steps(self) -> list[str]:
-        """The work of one chunk, from loads to what it gives and carries."""
+    def _keep(self) -> list[str]:
+        """Stores the states that the way back starts from."""
+        group, when = ("c / KEPT", " && c % KEPT == 0") if self.by_token else ("c", "")
+        found = []
+        for s in (s for s in self.carried.values() if s.start):
+            found.append(f"if ({s.start}.data{when})")
+            found.append(f"    store_tile(&{s.start}, n, h, {group}, {s.name}, 1, {s.size});")
+        return found
+
+    def _ahead(self) -> list[str]:
+        """Asks for what the next chunk loads."""
+        if self.backward:
+            there, at, rows = "c > 0", "at - L", "L"
+        else:
+            there, at, rows = "c + 1 < chunks", "at + L", "least(L, run->tokens - at - L)"
+        found = []
+        for inst in self.program.body:
+            if inst.op == "load" and inst.value[0] in TIMED:
+                array = self._array(*inst.value)
+                found.append(f"prefetch(&{array}, n, h, {at}, {rows}, {self._width(inst.axes)});")
+        return [f"if ({there}) {{", *_in(found), "}"] if found else []
+
+    def chunk(self) -> list[str]:
+        """The work on one chunk, from loads to what it gives and carries."""
         lines = []
         if self.body.once:
-            lines.append("if (C != known) {")
-            lines += [f"    {line}" for line in [*_text(self.body.once), "known = C;"]]
-            lines.append("}")
+            once = [*_text(self.body.once), "known = C;"]
+            lines += ["if (C != known) {", *_in(once), "}"]
         lines += _text(self.body.each)
         for label, n in self.program.outs.items():
             lines += self._out(label, n)
-        for s, name in self.carried.items():
-            lines += self._next(s, name)
+        for state in self.carried:
+            lines += self._next(state)
         return lines
 
-    def _all_lines(self) -> list[str]:
-        return _text([*self.body.before, *self.body.once, *self.body.each])
-
     def _out(self, label: str, n: int) -> list[str]:
-        kind, _, name = label.partition(":")
-        axes = self.program.body[n].axes
-        if kind in ("state", "kept") and name:
+        """Stores what comes out of a chunk, or adds it to that of the others."""
+        kind, colon, name = label.partition(":")
+        axes, pointer = self.program.body[n].axes, self.body.v.pointer(n)
+        if label in self.sums:
+            return [f"add_to({self.sums[label][0]}, {pointer}, {self._width(axes)});"]
+        if colon and kind in ("state", "kept"):
             return []
-        if kind in ("param", "last") and name:
-            variable, size = next(
-                (v, s) for k, v, s, a in self._sums() if k == n and self._named(label, a)
-            )
-            lines = (
-                [f"{variable}[0] += {self.body.v.at(n, {}).code};"]
-                if not axes
-                else [f"add_to({variable}, {self.body.v.pointer(n)}, {size});"]
-            )
-            return lines
-        if not kind or not name:
-            role, name = ("out", label)
-        else:
-            role = "din" if self.backward else "out"
-            role = "out" if kind == "stored" and not self.backward else role
-        array = self.arrays[Array(role, name)]
+        role = "din" if self.backward else "out"
+        array = self.arrays[Array(role, name if colon else label)]
         rows = "1" if self.by_token else "C"
-        pointer = self.body.v.pointer(n)
-        return [f"store_tile(&{array}, n, h, at, {pointer}, {rows}, {self.width(axes)});"]
+        return [f"store_tile(&{array}, n, h, at, {pointer}, {rows}, {self._width(axes)});"]
 
-    def _named(self, label: str, array: str) -> bool:
-        kind, _, name = label.partition(":")
-        return self.arrays[Array("dfixed" if kind == "param" else "dlast", name)] == array
-
-    def _next(self, state: str, name: str) -> list[str]:
-        n = self.program.outs.get(f"state:{state}")
+    def _next(self, state: str) -> list[str]:
+        """Makes what the chunk left the state of the next."""
+        n, s = self.program.outs.get(f"state:{state}"), self.carried[state]
         if n is None:
             return []
-        lines = []
-        if self.body.into.get(n) not in (f"{name}_next", f"{name}_next[0]"):
-            if n in self.body.pointers and self.body.pointers[n].removesuffix("[0]") == name:
-                return []
-            size = self._state_size(state)
-            lines.append(f"copy({name}_next, {self.body.v.pointer(n)}, {size});")
-        return [*lines, f"swap(&{name}, &{name}_next);"]
+        axes, lines = self.program.body[n].axes, []
+        if self.body.pointers.get(n) == _entry(s.name, axes):
+            return []
+        if self.body.into.get(n) != _entry(f"{s.name}_next", axes):
+            lines.append(f"copy({s.name}_next, {self.body.v.pointer(n)}, {s.size});")
+        return [*lines, f"swap(&{s.name}, &{s.name}_next);"]
 
     def _end(self) -> list[str]:
-        role = "dbegun" if self.backward else "ended"
+        """Stores the last states, and sums."""
         lines = [
-            f"store_tile(&{self.arrays[Array(role, s)]}, n, h, 0, {name}, 1, {self._state_size(s)});"
-            for s, name in self.carried.items()
-            if f"state:{s}" in self.program.outs
+            f"store_tile(&{s.ended}, n, h, 0, {s.name}, 1, {s.size});"
+            for s in self.carried.values()
+            if s.ended
         ]
-        return lines + [
-            f"store_tile(&{array}, n, h, 0, {name}, 1, {size});"
-            for _, name, size, array in self._sums()
-        ]
+        for label, (variable, array) in self.sums.items():
+            axes = self.program.body[self.program.outs[label]].axes
+            lines.append(f"store_tile(&{array}, n, h, 0, {variable}, 1, {self._width(axes)});")
+        return lines
 
 
-def _text(statements: Sequence[Statement]) -> list[str]:
+def _summed(kind: str) -> str:
+    return "fixed" if kind == "param" else kind
+
+
+def _entry(pointer: str, axes: Axes) -> str:
+    """The variable of a tile, which is its only entry where it has no axes."""
+    return pointer if axes else f"{pointer}[0]"
+
+
+def _largest(sizes: Iterable[str]) -> str:
+    first, *others = sizes
+    for size_ in others:
+        first = f"most({first}, {size_})"
+    return first
+
+
+def _text(statements: Iterable[Statement]) -> list[str]:
     return [line for s in statements for line in s.lines]
+
+
+def _in(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" if line else line for line in lines]

@@ -98,27 +98,27 @@ class CPass:
             )
             outs = {f"state:{s}": self.forward.outs[f"state:{s}"] for s in self.needed}
             remade = prune(Program(self.forward.body, outs, self.forward.sizes))
-            return self._kernel(
-                f"backward_{self.number}",
-                Part("token", program, carries),
-                self.arrays_backward,
-                remade=remade,
-            )
+            name = f"backward_{self.number}"
+            part = Part("token", remade, self.needed)
+            again = self._kernel(f"{name}_again", part, self.arrays_backward)
+            return self._kernel(name, Part("token", program, carries), self.arrays_backward, again)
         (part,) = in_one_loop(from_starts(program), "dstate", ())
         return self._kernel(f"backward_{self.number}", part, self.arrays_backward)
 
     def _kernel(
-        self, name: str, part: Part, arrays: dict[Array, str], remade: Program | None = None
+        self, name: str, part: Part, arrays: dict[Array, str], again: CKernel | None = None
     ) -> CKernel:
+        dims = tuple(free_dims(self.spec))
+        backward = arrays is self.arrays_backward and not name.endswith("_again")
         return CKernel(
             name,
             f"{self.prefix}_run",
             part,
             arrays,
-            tuple(free_dims(self.spec)),
-            needed=self.needed,
-            backward=name.startswith("backward"),
-            remade=remade,
+            dims,
+            needed=() if arrays is self.arrays_backward else self.needed,
+            backward=backward,
+            again=again,
         )
 
     def enums(self) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -1,5 +1,5 @@
 """Entries of tile values in, C expressions out: the table of formats, one per elementwise op, and
-sizes and numbers as C."""
+sizes, numbers and names as C."""
 
 from __future__ import annotations
 
@@ -8,28 +8,40 @@ import re
 
 from lacc.backends.base import unused
 from lacc.backends.text import ATOM, CHOICE, COMPARE, OPERATORS, PRODUCT, SUM, Text
+from lacc.ir.ops import OPS
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Size
+from lacc.tile.ops import TILE_OPS
 
 ELEMENTWISE: dict[str, tuple[str, int, tuple[int, ...]]] = {
+    **{
+        name: (f"f_{name}({', '.join(['{}'] * op.arity[0])})", ATOM, (0,) * op.arity[0])
+        for name, op in OPS.items()
+        if op.entrywise
+    },
     **OPERATORS,
     "where": ("{} ? {} : {}", CHOICE, (COMPARE, COMPARE, COMPARE)),
-    **{
-        f: (f"f_{f}({{}})", ATOM, (0,))
-        for f in (
-            *("exp", "log", "sqrt", "rsqrt", "abs", "sign", "sigmoid", "logsigmoid", "softplus"),
-            *("tanh", "relu", "silu", "gelu", "erf", "elu", "elu1", "sin", "cos"),
-        )
-    },
-    **{f: (f"f_{f}({{}}, {{}})", ATOM, (0, 0)) for f in ("pow", "mod", "max", "min", "logaddexp")},
 }
 
-KEYWORDS = frozenset(
-    ["auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while", "real", "vec"]
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+KEYWORDS = words(
+    "auto break case char const continue default do double else enum extern float for "
+    "goto if inline int long register restrict return short signed sizeof static struct "
+    "switch typedef union unsigned void volatile while real vec"
 )
 
-RESERVED = KEYWORDS | frozenset(
-    ["run", "x", "n", "h", "w", "C", "L", "c", "at", "t", "s", "past", "chunks", "known", "room", "scratch", "first", "count", "p", "i", "sum"]
+RESERVED = KEYWORDS.union(
+    words(
+        "run x n h w C L c at t s past chunks known room scratch first count p i sum gemm "
+        "fill copy add_to swap least most round_up allocate load_tile store_tile prefetch"
+    ),
+    TILE_OPS,
+    (f"f_{name}" for name in OPS),
 )
 """Names that emitted functions use."""
 
@@ -37,35 +49,31 @@ RESERVED = KEYWORDS | frozenset(
 def elementwise(op: str, ins: list[Text]) -> Text:
     """The entry of an elementwise value over those of its operands."""
     form, binds, levels = ELEMENTWISE[op]
-    if op == "stop_gradient":
-        return ins[0]
     return Text(form.format(*(x.within(level) for x, level in zip(ins, levels))), binds)
 
 
 def number(value: float) -> Text:
     """A number of the file's precision."""
-    if math.isnan(value):
-        return Text("R(NAN)")
-    if math.isinf(value):
-        return Text("R(INFINITY)" if value > 0 else "R(-INFINITY)")
-    return Text(f"R({int(value) if value == int(value) and abs(value) < 2**53 else value!r})")
+    if math.isfinite(value):
+        return Text(f"R({int(value) if value == int(value) and abs(value) < 2**53 else value!r})")
+    return Text("R(NAN)" if math.isnan(value) else f"R({'-' if value < 0 else ''}INFINITY)")
 
 
 def size(value: Size) -> Text:
     """A size as a whole number, over the names of dims."""
     if (constant := value.constant) is not None:
-        return Text(str(constant), ATOM)
-    whole = math.lcm(*(coefficient.denominator for _, coefficient in value.terms))
+        return Text(str(constant))
+    divisor = math.lcm(*(coefficient.denominator for _, coefficient in value.terms))
     terms = []
     for monomial, coefficient in value.terms:
         factors = [dim(name) for name, power in monomial for _ in range(power)]
-        times = coefficient * whole
-        if times != 1 or not factors:
-            factors.insert(0, str(times))
+        if coefficient * divisor != 1 or not factors:
+            factors.insert(0, str(coefficient * divisor))
         terms.append(" * ".join(factors))
-    single = len(terms) == 1 and " * " not in terms[0]
-    sum_ = Text(" + ".join(terms), ATOM if single else SUM if len(terms) > 1 else PRODUCT)
-    return sum_ if whole == 1 else Text(f"({sum_.code}) / {whole}", PRODUCT)
+    code = " + ".join(terms)
+    if divisor != 1:
+        return Text(f"({code}) / {divisor}", PRODUCT)
+    return Text(code, SUM if len(terms) > 1 else PRODUCT if "*" in code else ATOM)
 
 
 def dim(name: str) -> str:
@@ -83,11 +91,14 @@ def identifier(label: str) -> str:
     return re.sub(r"\W+", "_", label, flags=re.ASCII).strip("_")
 
 
+def whole(index: str) -> str:
+    """A whole number as an operand of any operator."""
+    return index if re.fullmatch(r"\w*", index) else f"({index})"
+
+
 def times(*factors: str) -> str:
     """A product of whole numbers; "1" of none."""
-    return (
-        " * ".join(f if re.fullmatch(r"\w+", f) else f"({f})" for f in factors if f != "1") or "1"
-    )
+    return "0" if "0" in factors else " * ".join(whole(f) for f in factors if f != "1") or "1"
 
 
 def plus(*terms: str) -> str:

@@ -7,31 +7,59 @@ views, moves of indices and cheap elementwise work need no memory of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from lacc.backends.c_text import elementwise, number, plus, size, times
-from lacc.backends.text import ATOM, CHOICE, COMPARE, PRODUCT, SUM, Text
+from lacc.backends.c_text import elementwise, number, plus, size, times, whole, words
+from lacc.backends.text import CHOICE, COMPARE, PRODUCT, SUM, Text
 from lacc.ir.ops import OPS
-from lacc.tile.program import Axes, Program
+from lacc.spec.shapes import Size
+from lacc.tile.program import TIME, Axes, Program
 
-Index = Mapping[str, str]
+Index = dict[str, str]
 """The C expression of the index of each axis."""
 
-MEMORY = frozenset(
-    ["load", "contract", "accumulate", "sum", "largest", "smallest", "scan", "scan_back", "tropical", "running", "solve", "solve_parts", "inverse", "dense_solve", "chain_parts", "levels", "prefix", "suffix", "whole", "matrix", "gram", "meet", "decayed", "meet_pull", "decayed_pull", "prefix_pull", "suffix_pull", "whole_pull", "matrix_pull", "pick"]
-)
-"""Ops whose results lie in memory."""
+Source = tuple[int, Index, str]
+"""An entry of a value, and the condition on which it is taken ("": always)."""
 
-ALIASES = frozenset(("within", "pooled", "instead", "through_time", "stop_gradient"))
+RESULTS = words("meet meet_pull decayed_pull chain_parts solve_parts")
+"""Ops with several results, to be picked."""
+
+DENSE = RESULTS | words(
+    "tropical running solve inverse dense_solve levels gram decayed prefix_pull "
+    "suffix_pull whole_pull matrix_pull"
+)
+"""Ops that take their operands as dense tiles in the order of their axes."""
+
+MEMORY = (DENSE - RESULTS) | words(
+    "load contract accumulate sum largest smallest scan scan_back prefix suffix whole matrix pick"
+)
+"""Ops whose one result lies in memory."""
+
+ALIASES = words("within pooled instead through_time stop_gradient")
 """Ops that give their first operand. `pooled` does, because what it feeds is summed as it leaves:
 over the chunks of a sequence here, over sequences by the caller."""
 
-MOVES = frozenset(("shift", "before", "put", "roll", "concat", "place_row", "stack"))
+MOVES = words("shift before put roll concat place_row stack")
 """Ops that give entries of an operand elsewhere, or 0."""
 
-DEAR = 4.0
-"""Flops of an entry from which on it is computed once and stored."""
+VIEWS = ALIASES | words("rename expand entry take row unfold")
+"""Ops of which an entry is one of the first operand, at an index that goes up in equal steps."""
+
+SPELT = {"'": "_p", "*": "_x", "<": "_l", "|": "_o", "/": "_d", "+": "_a", "-": "_m"}
+"""Characters of axes in names of variables."""
+
+
+def index_name(axis: str) -> str:
+    """The loop variable of an axis: one of its own for each."""
+    if axis in TIME:
+        return axis
+    return "i_" + "".join(c if c.isascii() and c.isalnum() else SPELT.get(c, "_") for c in axis)
+
+
+def identity(axes: Iterable[str]) -> Index:
+    """Each axis by its own loop variable."""
+    return {a: index_name(a) for a in axes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +70,20 @@ class View:
     offset: str
     strides: Mapping[str, str]
 
+    @property
+    def pointer(self) -> str:
+        """The address of the first entry."""
+        return plus(self.base, self.offset)
+
 
 class Values:
     """The entries of the values of ``program``; ``arrays`` names the array that each load is of."""
 
     def __init__(self, program: Program, arrays: Mapping[int, str]) -> None:
         self.program, self.body, self.arrays = program, program.body, arrays
+        self.stored: set[int] = set()
         self.names: dict[int, str] = {}
         """The variable of each stored value."""
-        self.stored: set[int] = set()
         self.locals: dict[int, str] = {}
         """Values of the loop that is being written that are variables of it."""
 
@@ -58,7 +91,7 @@ class Values:
 
     def length(self, axis: str, most: bool = False) -> str:
         """The entries of an axis; of tokens those at hand, or the most there are in a chunk."""
-        if axis in ("t", "s"):
+        if axis in TIME:
             return "L" if most else "C"
         return size(self.program.sizes[axis]).code
 
@@ -66,139 +99,162 @@ class Values:
         """How many entries a tile has."""
         return times(*(self.length(a, most) for a in axes))
 
-    def dense(self, axes: Axes) -> dict[str, str]:
+    def dense(self, axes: Axes) -> Index:
         """The strides of a tile, the last axis first."""
-        return {a: times(*map(self.length, axes[n + 1 :])) for n, a in enumerate(axes)}
+        return {a: self.entries(axes[n + 1 :]) for n, a in enumerate(axes)}
 
     # ---- entries ---------------------------------------------------------------------------------
 
     def at(self, n: int, index: Index) -> Text:
         """The entry of value ``n`` at ``index`` (which may name more axes)."""
-        inst = self.body[n]
         if n in self.locals:
             return Text(self.locals[n])
-        if n in self.stored:
-            if not inst.axes:
-                return Text(self.names[n])
-            strides = self.dense(inst.axes)
-            return Text(
-                f"{self.names[n]}[{plus(*(times(index[a], strides[a]) for a in inst.axes))}]"
-            )
-        if inst.op in OPS and inst.op not in ALIASES and OPS[inst.op].entrywise:
+        return Text(self.entry(n, index)) if n in self.stored else self.computed(n, index)
+
+    def entry(self, n: int, index: Index | None = None) -> str:
+        """The entry of a stored value, at the loop variables of its axes without ``index``."""
+        axes = self.body[n].axes
+        if not axes:
+            return self.names[n]
+        at, strides = index or identity(axes), self.dense(axes)
+        return f"{self.names[n]}[{plus(*(times(at[a], strides[a]) for a in axes))}]"
+
+    def address(self, n: int) -> str:
+        """The address of a stored value."""
+        return self.names[n] if self.body[n].axes else f"&{self.names[n]}"
+
+    def computed(self, n: int, index: Index) -> Text:
+        """What the entry at ``index`` is computed as."""
+        inst = self.body[n]
+        if inst.op not in ALIASES and inst.op in OPS and OPS[inst.op].entrywise:
             return elementwise(inst.op, [self.at(i, index) for i in inst.ins])
         match inst.op:
             case "const":
                 return number(inst.value)
             case "size":
-                return Text(f"(real)({size(inst.value).code})", ATOM)
+                return Text(f"(real)({size(inst.value).code})")
             case "eye":
-                a, b = (index[x] for x in inst.axes)
-                return Text(f"{_whole(a)} == {_whole(b)}", COMPARE)
+                a, b = (whole(index[x]) for x in inst.axes)
+                return Text(f"{a} == {b}", COMPARE)
             case "age":
-                return Text(f"(real)({self.length(inst.value)} - 1 - {_whole(index[inst.value])})")
-        *chosen, (n, moved, when) = self.sources(n, index)
-        code = self.at(n, moved)
+                return Text(f"(real)({self.length(inst.value)} - 1 - {whole(index[inst.value])})")
+        *chosen, (source, moved, when) = self.sources(n, index)
+        code = self.at(source, moved)
         if when:
             code = Text(f"{when} ? {code.within(COMPARE)} : R(0)", CHOICE)
-        for n, moved, when in reversed(chosen):
-            code = Text(f"{when} ? {self.at(n, moved).within(COMPARE)} : {code.code}", CHOICE)
+        for source, moved, when in reversed(chosen):
+            taken = self.at(source, moved).within(COMPARE)
+            code = Text(f"{when} ? {taken} : {code.code}", CHOICE)
         return code
 
-    def sources(self, n: int, index: Index) -> list[tuple[int, Index, str]]:
-        """What the entry at ``index`` of a value that is not stored is made of: values, the indices
-        of their entries, and the condition on which each is taken ("": always)."""
+    def sources(self, n: int, index: Index) -> list[Source]:
+        """What the entry at ``index`` of a value that is not stored is made of: the last is taken
+        where no other is."""
         inst = self.body[n]
         op, value, ins = inst.op, inst.value, inst.ins
-        at = dict(index)
         match op:
             case "const" | "size" | "eye" | "age":
                 return []
             case "rename":
-                old = {new: first for first, new in value}
-                return [(ins[0], {old.get(a, a): i for a, i in at.items()} if old else at, "")]
+                first = {new: old for old, new in value}
+                return [(ins[0], {first.get(a, a): i for a, i in index.items()}, "")]
             case "entry":
-                return [(ins[0], {**at, value[0]: str(value[1])}, "")]
+                return [(ins[0], {**index, value[0]: str(value[1])}, "")]
             case "take":
                 axis, new, start, step = value
-                moved = plus(size(start).within(SUM), times(_whole(at[new]), str(step)))
-                return [(ins[0], {**_without(at, new), axis: moved}, "")]
-            case "row":
-                return [(ins[0], {**at, "t": "C - 1" if value else "0"}, "")]
-            case "mask":
-                sign = ">" if value else ">="
-                return [(ins[0], at, f"{_whole(at['t'])} {sign} {_whole(at['s'])}")]
-            case "place_row":
-                edge = "C - 1" if value else "0"
-                return [(ins[0], at, f"{_whole(at['t'])} == {edge}")]
-            case "shift":
-                t = _whole(at["t"])
-                there, when = (f"{t} + 1", f"{t} + 1 < C") if value else (f"{t} - 1", f"{t} > 0")
-                return [(ins[0], {**at, "t": there}, when)]
-            case "before":
-                t = _whole(at["t"])
-                return [(ins[0], {**at, "t": f"{t} - 1"}, f"{t} > 0"), (ins[1], at, "")]
-            case "roll":
-                axis, by = value
-                length = _whole(self.length(axis))
-                moved = f"(({_whole(at[axis])} - {by}) % {length} + {length}) % {length}"
-                return [(ins[0], {**at, axis: moved.replace("- -", "+ ")}, "")]
-            case "put":
-                return [self._put(ins[0], value, at)]
-            case "concat":
-                return self._joined(n, at)
-            case "stack":
-                i = _whole(at[value])
-                conditions = [f"{i} == {k}" for k in range(len(ins) - 1)] + [""]
-                return [(part, at, when) for part, when in zip(ins, conditions)]
+                moved = plus(size(start).within(SUM), times(index[new], str(step)))
+                return [(ins[0], {**_without(index, new), axis: moved}, "")]
             case "fold":
                 rows, columns, flat = value
-                i, length = _whole(at[flat]), _whole(self.length(columns))
-                moved = {rows: f"{i} / {length}", columns: f"{i} % {length}"}
-                return [(ins[0], {**_without(at, flat), **moved}, "")]
+                i, length = whole(index[flat]), whole(self.length(columns))
+                apart = {rows: f"{i} / {length}", columns: f"{i} % {length}"}
+                return [(ins[0], {**_without(index, flat), **apart}, "")]
             case "unfold":
                 rows, columns, flat = value
-                moved = plus(times(at[rows], self.length(columns)), at[columns])
-                return [(ins[0], {**_without(at, rows, columns), flat: moved}, "")]
+                moved = plus(times(index[rows], self.length(columns)), index[columns])
+                return [(ins[0], {**_without(index, rows, columns), flat: moved}, "")]
             case "default":
-                return [(ins[0], at, f"{self.arrays[ins[0]]}.data"), (ins[1], at, "")]
+                return [(ins[0], index, f"{self.arrays[ins[0]]}.data"), (ins[1], index, "")]
             case "omitted":
-                return [(ins[0], at, f"!{self.arrays[ins[1]]}.data")]
-            case "expand":
-                return [(ins[0], at, "")]
-        if op in ALIASES:
-            return [(ins[0], at, "")]
-        return [(i, at, "") for i in ins]
+                return [(ins[0], index, f"!{self.arrays[ins[1]]}.data")]
+            case "row" | "mask" | "place_row" | "shift" | "before":
+                return self._in_time(n, index)
+            case "roll":
+                axis, by = value
+                length = whole(self.length(axis))
+                moved = f"(({index[axis]} + {length} - ({by}) % {length}) % {length})"
+                return [(ins[0], {**index, axis: moved}, "")]
+            case "put":
+                return [self._put(ins[0], value, index)]
+            case "concat":
+                return self._joined(n, index)
+            case "stack":
+                i = whole(index[value])
+                return [
+                    (part, index, f"{i} == {k}" if k + 1 < len(ins) else "")
+                    for k, part in enumerate(ins)
+                ]
+        return [(i, index, "") for i in (ins[:1] if op in VIEWS else ins)]
 
-    def _put(
-        self, part: int, value: tuple[str, str, object, int], at: Index
-    ) -> tuple[int, Index, str]:
-        axis, new, start, step = value
-        first = size(start)  # type: ignore[arg-type]
-        away = (
-            f"({_whole(at[axis])} - {first.within(PRODUCT)})"
-            if first.code != "0"
-            else _whole(at[axis])
-        )
-        when = f"{away} < {times(self.length(new), str(step))}"
-        if first.code != "0":
-            when = f"{away} >= 0 && {when}"
-        if step != 1:
-            when = f"{when} && {away} % {step} == 0"
-        moved = away if step == 1 else f"{away} / {step}"
-        return part, {**_without(at, axis), new: moved}, when
-
-    def _joined(self, n: int, at: Index) -> list[tuple[int, Index, str]]:
+    def _in_time(self, n: int, index: Index) -> list[Source]:
+        """The sources of what goes by the token."""
         inst = self.body[n]
-        whole, axes = inst.value
-        found, start = [], "0"
-        for part, axis in zip(inst.ins, axes):
-            i = _whole(at[whole])
-            end = plus(start, self.length(axis))
+        first, t = inst.ins[0], whole(index.get("t", ""))
+        match inst.op:
+            case "row":
+                return [(first, {**index, "t": "C - 1" if inst.value else "0"}, "")]
+            case "mask":
+                sign = ">" if inst.value else ">="
+                return [(first, index, f"{t} {sign} {whole(index['s'])}")]
+            case "place_row":
+                return [(first, index, f"{t} == {'C - 1' if inst.value else '0'}")]
+            case "shift" if inst.value:
+                return [(first, {**index, "t": f"{t} + 1"}, f"{t} + 1 < C")]
+            case "shift":
+                return [(first, {**index, "t": f"{t} - 1"}, f"{t} > 0")]
+        return [(first, {**index, "t": f"{t} - 1"}, f"{t} > 0"), (inst.ins[1], index, "")]
+
+    def _put(self, part: int, value: tuple[str, str, Size, int], index: Index) -> Source:
+        axis, new, start, step = value
+        first = size(start)
+        away, conditions = whole(index[axis]), []
+        if first.code != "0":
+            away = f"({away} - {first.within(PRODUCT)})"
+            conditions.append(f"{away} >= 0")
+        conditions.append(f"{away} < {times(self.length(new), str(step))}")
+        if step != 1:
+            conditions.append(f"{away} % {step} == 0")
+            away = f"{away} / {step}"
+        return part, {**_without(index, axis), new: away}, " && ".join(conditions)
+
+    def _joined(self, n: int, index: Index) -> list[Source]:
+        inst = self.body[n]
+        axis, axes = inst.value
+        found: list[Source] = []
+        i, start = whole(index[axis]), "0"
+        for k, (part, own) in enumerate(zip(inst.ins, axes)):
             moved = i if start == "0" else f"{i} - ({start})"
-            when = "" if part is inst.ins[-1] and axis == axes[-1] else f"{i} < {end}"
-            found.append((part, {**_without(at, whole), axis: moved}, when))
-            start = end
+            start = plus(start, self.length(own))
+            when = f"{i} < {start}" if k + 1 < len(axes) else ""
+            found.append((part, {**_without(index, axis), own: moved}, when))
         return found
+
+    def leaves(self, n: int, index: Index, top: bool = True) -> Iterator[tuple[int, Index]]:
+        """The stored values whose entries make that of ``n`` at ``index``, and which entries;
+        ``n`` itself only with ``top`` false."""
+        if n in self.stored and not top:
+            yield n, {a: index[a] for a in self.body[n].axes}
+            return
+        for i, moved, _ in self.sources(n, index):
+            yield from self.leaves(i, moved, False)
+
+    def work(self, n: int) -> float:
+        """Flops of one entry of a value that is not stored."""
+        inst = self.body[n]
+        if n in self.stored:
+            return 0.0
+        own = OPS[inst.op].flops if inst.op in OPS and OPS[inst.op].entrywise else 0.0
+        return own + sum(map(self.work, inst.ins))
 
     # ---- views -----------------------------------------------------------------------------------
 
@@ -206,12 +262,9 @@ class Values:
         """Where the entries of ``n`` lie, if they do so with a stride for each axis."""
         inst = self.body[n]
         if n in self.stored:
-            if not inst.axes:
-                return View(f"&{self.names.get(n, '')}", "0", {})
-            return View(self.names.get(n, ""), "0", self.dense(inst.axes))
-        if inst.op not in ("rename", "expand", "entry", "take", "row", "unfold", *ALIASES):
-            return None
-        inner = self.view(inst.ins[0])
+            name = self.names.get(n, "")
+            return View(name if inst.axes else f"&{name}", "0", self.dense(inst.axes))
+        inner = self.view(inst.ins[0]) if inst.op in VIEWS else None
         if inner is None:
             return None
         strides, value, offset = dict(inner.strides), inst.value, inner.offset
@@ -222,15 +275,12 @@ class Values:
             case "expand":
                 strides |= dict.fromkeys(value, "0")
             case "entry":
-                offset = plus(
-                    offset, times(str(value[1]), strides.pop(value[0])) if value[1] else "0"
-                )
+                offset = plus(offset, times(str(value[1]), strides.pop(value[0])))
             case "take":
-                axis, axis_new, start, step = value
+                axis, new, start, step = value
                 stride = strides.pop(axis)
-                if size(start).code != "0":
-                    offset = plus(offset, times(size(start).code, stride))
-                strides[axis_new] = times(str(step), stride)
+                offset = plus(offset, times(size(start).code, stride))
+                strides[new] = times(str(step), stride)
             case "row":
                 stride = strides.pop("t")
                 offset = plus(offset, times("C - 1", stride)) if value else offset
@@ -243,39 +293,14 @@ class Values:
     def is_dense(self, n: int, axes: Axes) -> bool:
         """Whether the entries of ``n`` lie as a tile over ``axes``."""
         view = self.view(n)
-        return view is not None and dict(view.strides) == self.dense(axes)
+        return view is not None and view.strides == self.dense(axes)
 
     def pointer(self, n: int) -> str:
-        """The address of the first entry."""
+        """The address of the first entry of a value that has a view."""
         view = self.view(n)
         assert view is not None
-        return view.base if view.offset == "0" else f"{view.base} + {view.offset}"
-
-    # ---- what is stored --------------------------------------------------------------------------
-
-    def leaves(self, n: int, index: Index, top: bool = True) -> Iterator[tuple[int, Index]]:
-        """The stored values whose entries make that of ``n`` at ``index``, and which entries."""
-        if n in self.stored and not top:
-            yield n, {a: index[a] for a in self.body[n].axes}
-            return
-        for i, moved, _ in self.sources(n, index):
-            yield from self.leaves(i, moved, False)
-
-    def work(self, n: int) -> float:
-        """Flops of one entry of a value that is not stored."""
-        if n in self.stored:
-            return 0.0
-        inst = self.body[n]
-        own = OPS[inst.op].flops if inst.op in OPS and OPS[inst.op].entrywise else 0.0
-        if all(self.body[i].op in ("const", "size") for i in inst.ins) and not inst.axes:
-            own = 0.0
-        return own + sum(map(self.work, inst.ins))
+        return view.pointer
 
 
-def _whole(index: str) -> str:
-    """An index as an operand of any operator."""
-    return index if index.replace("_", "").isalnum() else f"({index})"
-
-
-def _without(at: Index, *axes: str) -> dict[str, str]:
-    return {a: i for a, i in at.items() if a not in axes}
+def _without(index: Index, *axes: str) -> Index:
+    return {a: i for a, i in index.items() if a not in axes}

@@ -127,10 +127,16 @@ INLINE void store_rows(char *data, int32_t dtype, int64_t stride, const real *re
     }
 }
 
+enum { LINE = 64 };
+
+INLINE int64_t size_of(int32_t dtype) {
+    static const int64_t size[] = {[LACC_F32] = 4, [LACC_F64] = 8, [LACC_BF16] = 2, [LACC_F16] = 2};
+    return size[dtype];
+}
+
 /* Where tokens from `at` on lie for sequence n and head h. */
 INLINE char *place(const lacc_array *x, int64_t n, int64_t h, int64_t at) {
-    static const int64_t size[] = {[LACC_F32] = 4, [LACC_F64] = 8, [LACC_BF16] = 2, [LACC_F16] = 2};
-    return (char *)x->data + (n * x->sequence + at * x->token + h * x->head) * size[x->dtype];
+    return (char *)x->data + (n * x->sequence + at * x->token + h * x->head) * size_of(x->dtype);
 }
 
 /* out [rows][width] = the tokens from `at` on of array x [n, t, h, width]; zeros where it is not
@@ -149,6 +155,16 @@ static DEVICE void load_tile(real *restrict out, const lacc_array *x, int64_t n,
             memcpy(out + t * wide, (const real *)data + t * x->token, (size_t)wide * sizeof(real));
     else
         load_rows(out, data, x->dtype, x->token, count, wide);
+}
+
+/* Asks for the lines of the tokens from `at` on: with heads side by side in memory, no prefetcher
+   of the machine sees that the rows of one follow one another. */
+static DEVICE void prefetch(const lacc_array *x, int64_t n, int64_t h, int64_t at, int64_t rows, int64_t width) {
+    if (!x->data) return;
+    for (int64_t t = 0; t < rows; t++) {
+        const char *row = place(x, n, h, at + t), *end = row + width * size_of(x->dtype);
+        for (; row < end; row += LINE) __builtin_prefetch(row);
+    }
 }
 
 /* The tokens from `at` on of array x [n, t, h, width] = tile [rows][width], where it is wanted. */

@@ -1,0 +1,63 @@
+"""The program of a kernel in, the same as C functions compute it out: operands laid out as device
+functions take them, and products that are added to something computed where that lies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from lacc.tile.program import Axes, Inst, Program, Tiles
+from lacc.tile.rebuild import rebuild
+
+
+def for_c(program: Program) -> Program:
+    """An equal program with ``accumulate``: x + a b of (x, a, b), over the axes of its value."""
+    body = program.body
+    uses = Counter(i for inst in body for i in inst.ins) + Counter(program.outs.values())
+
+    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
+        inst = body[n]
+        if inst.op == "add":
+            return _accumulated(program, uses, f, inst, new)
+        if inst.op in ("chain_parts", "tropical"):
+            ins = tuple(f.arrange(new(i), inst.axes) for i in inst.ins)
+            return f.emit(replace(inst, ins=ins))
+        if inst.op == "dense_solve":
+            return _solved(program, f, inst, new)
+        return None
+
+    return rebuild(program, rule)
+
+
+def _accumulated(
+    program: Program, uses: Mapping[int, int], f: Tiles, inst: Inst, new: Callable[[int], int]
+) -> int | None:
+    for base, product in (inst.ins, inst.ins[::-1]):
+        term = program.body[product]
+        if term.op != "contract" or uses[product] > 1 or set(term.axes) != set(inst.axes):
+            continue
+        a, b = term.ins
+        if is_product(program.body[a].axes, program.body[b].axes, term.value):
+            ins = (f.arrange(new(base), inst.axes), new(a), new(b))
+            return f.emit(Inst("accumulate", ins, term.value, inst.axes, inst.name, inst.line))
+    return None
+
+
+def _solved(program: Program, f: Tiles, inst: Inst, new: Callable[[int], int]) -> int:
+    """A dense system with its rows and columns last."""
+    row, column = inst.value
+    system, right = inst.ins
+    rest = tuple(x for x in program.body[system].axes if x not in (row, column))
+    each = tuple(x for x in inst.axes if x not in (*rest, column))
+    a = f.arrange(new(system), (*rest, row, column))
+    b = f.arrange(new(right), (*rest, row, *each))
+    solved = f.emit(replace(inst, ins=(a, b), axes=(*rest, column, *each)))
+    return f.arrange(solved, inst.axes)
+
+
+def is_product(a: Axes, b: Axes, over: Axes) -> bool:
+    """Whether a contraction is of matrices, or of a matrix and a vector."""
+    rows, columns = [x for x in a if x not in b], [x for x in b if x not in a]
+    both = [x for x in a if x in b and x not in over]
+    return bool(rows and columns) or (bool(rows or columns) and not both)
