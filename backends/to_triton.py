@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pprint import pformat
 
 from lacc import __version__
@@ -23,11 +24,12 @@ from lacc.backends.torch_api import (
     host_imports,
     host_text,
 )
-from lacc.backends.triton_cut import delicate
+from lacc.backends.triton_cut import CHUNKS, delicate, workload
 from lacc.backends.triton_device import device
 from lacc.backends.triton_frame import PLACES
 from lacc.backends.triton_pass import TritonPass
 from lacc.runtime.contract import Signature
+from lacc.runtime.launching import in_chunks, slower, total
 from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 
@@ -68,10 +70,16 @@ def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) 
     words = re.findall(r"\w+", "\n".join(line for k in kernels for line in k.lines))
     attention = ATTENTION if attends else ()
     words += [word for module in attention for word in re.findall(r"\w+", paste.body(module))]
-    planned = ", ".join(f"**{name}" for p in passes for name in p.planned())
-    choice = f"lambda *call: planned_chunk({{{planned}}}, *call)"
-    choice = f"lambda *_: {chunk}" if chunk else choice
-    api = api_text(derived, signature, entries, token, choice, LIMIT)
+    planned = _merged(name for p in passes if not p.by_token for name in p.planned())
+    choice = f"lambda *call: planned_chunk({planned}, *call)"
+    alone, preferred = "lambda *_: False", []
+    if chunk:
+        choice = f"lambda *_: {chunk}"
+    elif token is not None and chunked:
+        single = _merged(passes[-1].planned())
+        alone = f"lambda *call: planned_alone({planned}, {single}, *call)"
+        preferred = list(_preferred(*passes))
+    api = api_text(derived, signature, entries, token, choice, alone, LIMIT)
     return (
         environment()
         .get_template("triton.py.j2")
@@ -80,7 +88,7 @@ def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) 
             version=__version__,
             imports=host_imports(PLACES, *LAUNCHING, *attention),
             kernels=kernels,
-            plan=[line for p in passes for line in p.plan()],
+            plan=[*preferred, *(line for p in passes for line in p.plan())],
             functions=[f for p in passes for f in p.functions()],
             whole=host_functions(derived),
             tables={
@@ -94,3 +102,24 @@ def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) 
             api=api,
         )
     )
+
+
+def _preferred(*passes: TritonPass) -> Iterator[str]:
+    """Why mode auto takes the last of ``passes``, that of one token, where it does."""
+    *chunked, token = [
+        {name: fit for way in p.planned() for name, fit in p.tables()[way].items()} for p in passes
+    ]
+    fits = {name: fit for each in chunked for name, fit in each.items()}
+    load = workload(passes[0].dims, max(CHUNKS))
+    if slower(fits, token, load):
+        least = min(total(fits.values(), each) for each in in_chunks(load).values())
+        yield (
+            f"mode auto at B H = {load.heads}, T = {load.tokens}: token after token, forward and "
+            f"backward {1e6 * total(token.values(), load):.0f} us; chunks spill registers and "
+            f"take {1e6 * least:.0f} us"
+        )
+
+
+def _merged(tables: Iterable[str]) -> str:
+    """Tables as one, as code."""
+    return "{" + ", ".join(f"**{name}" for name in tables) + "}"

@@ -107,11 +107,13 @@ def api_text(
     passes: list[str],
     token: str | None,
     chunk: str,
+    alone: str,
     limit: int,
 ) -> str:
     """SIGNATURE, PROGRAM and the public functions. ``passes`` are the entries of the table, with
     `attention_entry` of those that attend, ``token`` that of the program of one token where the
-    file has one; ``chunk`` is code: how many tokens a chunk has at (T, heads, dims)."""
+    file has one; ``chunk`` and ``alone`` are code: how many tokens a chunk has, and whether the
+    program of one token runs instead, in a call of (arguments, T)."""
     spec = derived.spec
     arguments = public_arguments(spec)
     named = {a.name for a in arguments}
@@ -134,6 +136,7 @@ def api_text(
             promised=derived.promised,
             draws=sorted({a.draw for a in spec.args if a.draw}),
             chunk=chunk,
+            alone=alone,
             limit=limit,
             digest=spec.digest,
             arguments=arguments,

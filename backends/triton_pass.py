@@ -377,9 +377,7 @@ class TritonPass:
         return 1e6 * total((one.fit for one in each), load)
 
     def planned(self) -> list[str]:
-        """The tables of the kernels that take chunks."""
-        if self.by_token:
-            return []
+        """The tables of the kernels that a plan compares."""
         ways = {"SPLIT": self.split} if self.split else {"FUSED": self.fused}
         return [f"{way}_{self.number}" for way, k in {**ways, "BACK": self.back}.items() if k]
 

@@ -9,7 +9,16 @@ import pytest
 from lacc import driver
 from lacc.plan.devices import DEVICES, device_named
 from lacc.runtime import launching
-from lacc.runtime.launching import Launch, Workload, bucket, candidates, chunk_of, launch, spilling
+from lacc.runtime.launching import (
+    Launch,
+    Workload,
+    bucket,
+    candidates,
+    chunk_of,
+    launch,
+    slower,
+    spilling,
+)
 from lacc.spec.shapes import Size
 from lacc.tile.fit import Fit, lengths, registers
 from lacc.tile.free_axes import free_axes
@@ -114,6 +123,30 @@ def test_a_chunk_fits_all_kernels() -> None:
     assert chunk_of(each, CALL) in launching.CHUNKS
     with pytest.raises(ValueError, match="K = 4096"):
         chunk_of(each, replace(CALL, dims=(("K", 4096), ("V", 64))))
+
+
+def test_a_token_after_another_where_chunks_spill_and_take_longer() -> None:
+    """Not where some chunk spills nothing, nor where no kernel has limits."""
+    wide = replace(CALL, dims=(("K", 128), ("V", 128)))
+    chunked = {"gated_deltanet": fused("gated_deltanet")}
+    quick = {"token": replace(fused("simple_gla"), kind="chunk")}
+    assert slower(chunked, quick, wide)
+    assert not slower(quick, chunked, wide)
+    assert not slower({"gla": fused("gla")}, quick, CALL)
+    assert not slower(chunked, quick, replace(wide, device=""))
+
+
+def test_what_needs_far_more_registers_than_there_are_is_not_tried_again() -> None:
+    """A build of it takes minutes."""
+    found, call = fused("gated_deltanet"), replace(CALL, dims=(("K", 128), ("V", 128)), chunk=64)
+    device, tried = launching.device_of(call), launching.sparing(found, call)
+    every = [x for x in launching.every(found, call) if x not in tried]
+    needs = {x: launching.needs(found, call, x, device) for x in every}
+    assert every
+    assert all(
+        used > 2 * launching.most_of(x, device) or memory > device.shared
+        for x, (used, memory) in needs.items()
+    )
 
 
 def test_an_unknown_device_is_like_the_last_known_of_its_family() -> None:

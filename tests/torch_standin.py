@@ -51,7 +51,9 @@ def emitted(derived: Derived, signature: Signature, chunk: int = 16) -> tuple[st
         "\n".join([f.head, f'    """{f.doc}"""', *(f"    {line}" for line in f.lines)])
         for f in host_functions(derived)
     ]
-    api = api_text(derived, signature, passes, token, f"lambda *_: {chunk}", 128)
+    api = api_text(
+        derived, signature, passes, token, f"lambda *_: {chunk}", "lambda *_: False", 128
+    )
     head = ["from __future__ import annotations", *host_imports()]
     text = "\n\n".join(["\n".join(head), *functions, host_text(derived), api])
     assert "lacc." not in text.replace("lacc.la", "") and "numpy" not in "\n".join(head)

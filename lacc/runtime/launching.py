@@ -70,6 +70,9 @@ class Launch:
 MARGIN, SPILLED = 1.5, 16
 """How many times the shared memory of a device, and the registers of a thread, a kernel may seem to
 need: beyond it is refused."""
+DOUBTFUL = 2.0
+"""How many times the registers of a thread a kernel may seem to need and yet have enough, since a
+model may err."""
 ROOM = 0.7
 """The part of a thread's registers up to which fewer are no better: the rest is for what the model
 does not see."""
@@ -118,11 +121,15 @@ def tightness(fit: Fit, call: Workload) -> float:
 
 
 def sparing(fit: Fit, call: Workload) -> list[Launch]:
-    """All launches that the device can hold, those that need the fewest registers first, and of
-    those alike the faster."""
+    """All launches that the device can hold and that may spill nothing after all, those that need
+    the fewest registers first, and of those alike the faster."""
     device = device_of(call)
     found = {x: needs(fit, call, x, device) for x in every(fit, call)}
-    able = [x for x, (_, memory) in found.items() if memory <= device.shared]
+    able = [
+        x
+        for x, (used, memory) in found.items()
+        if memory <= device.shared and used <= DOUBTFUL * most_of(x, device)
+    ]
 
     def key(x: Launch) -> tuple[float, float]:
         return round(found[x][0] / most_of(x, device), 1), seconds(fit, call, x)
@@ -255,15 +262,31 @@ def chunk_of(fits_: Mapping[str, Fit], call: Workload) -> int:
     """Tokens of a chunk in which all kernels take the least time together, of those in which none
     spills where there are any; the call's own are not looked at. ValueError where none fits.
     """
-    calls = {}
-    for chunk in CHUNKS:
-        chunks = call.sequences * -(-call.tokens // (chunk * max(1, call.sequences)))
-        calls[chunk] = replace(call, chunk=chunk, chunks=max(1, chunks))
+    calls = in_chunks(call)
     clean = [c for c in CHUNKS if all(candidates(fit, calls[c]) for fit in fits_.values())]
     best = min(clean or CHUNKS, key=lambda c: total(fits_.values(), calls[c]))
     for name, fit in fits_.items():
         launch(name, fit, calls[best])
     return best
+
+
+def slower(fits_: Mapping[str, Fit], token: Mapping[str, Fit], call: Workload) -> bool:
+    """Whether chunks of any length spill registers, or do not fit at all, and take longer than one
+    token after another."""
+    calls = in_chunks(call)
+    if any(all(candidates(fit, c) for fit in fits_.values()) for c in calls.values()):
+        return False
+    least = min(total(fits_.values(), c) for c in calls.values())
+    return total(token.values(), call) < least
+
+
+def in_chunks(call: Workload) -> dict[int, Workload]:
+    """The call in chunks of each length."""
+    calls = {}
+    for chunk in CHUNKS:
+        chunks = call.sequences * -(-call.tokens // (chunk * max(1, call.sequences)))
+        calls[chunk] = replace(call, chunk=chunk, chunks=max(1, chunks))
+    return calls
 
 
 def too_large(kernel: str, fit: Fit, call: Workload) -> str:

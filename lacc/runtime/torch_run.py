@@ -132,8 +132,8 @@ class Program:
     gradient of their params; ``promised(x, fixed, C, dims, dtype)`` says where promises hold,
     ``said`` which: (name, argument, text). ``draws`` are the samplers of buffers.
 
-    ``chunk(arguments, T)`` is the plan's choice of tokens of a chunk, ``limit`` what mode
-    parallel takes at most.
+    ``chunk(arguments, T)`` is the plan's choice of tokens of a chunk, ``alone(arguments, T)``
+    whether mode auto takes the program of a token, ``limit`` what mode parallel takes at most.
     """
 
     passes: tuple[Pass | Attention, ...]
@@ -151,4 +151,5 @@ class Program:
     said: tuple[tuple[str, str, str], ...]
     draws: Mapping[str, Callable[[tuple[int, ...], int], Any]]
     chunk: Callable[[Any, int], int]
+    alone: Callable[[Any, int], bool]
     limit: int

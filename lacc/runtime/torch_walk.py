@@ -70,8 +70,10 @@ def wide(x: Any) -> Any:
 
 def tokens_of(program: Program, mode: str, chunk: int, T: int, run: Any) -> int:
     """How many tokens a chunk has; 0 where the program of a token runs."""
-    alone = mode in ("recurrent", "step") or not program.passes or (mode == "auto" and T == 1)
-    if program.token is not None and alone:
+    alone = mode in ("recurrent", "step") or not program.passes
+    if program.token is not None and (
+        alone or (mode == "auto" and (T == 1 or program.alone(run, T)))
+    ):
         return 0
     if mode == "parallel":
         C = power_from(T)

@@ -20,6 +20,7 @@ from lacc.runtime.launching import (
     bucket,
     chunk_of,
     launch,
+    slower,
     sparing,
     too_large,
     total,
@@ -109,13 +110,32 @@ def call_of(run: Any) -> Workload:
 
 
 _PLANNED: dict[tuple[str, Workload], int] = {}
+_ALONE: dict[tuple[str, Workload], bool] = {}
 
 
 def planned_chunk(fits_: Mapping[str, Fit], args: Any, T: int) -> int:
     """The plan's choice of tokens of a chunk, for all kernels of a spec."""
     if not fits_:
         return 16
-    call = Workload(
+    key = (" ".join(fits_), call_for(args, T))
+    if key not in _PLANNED:
+        _PLANNED[key] = chunk_of(fits_, key[1])
+    return _PLANNED[key]
+
+
+def planned_alone(fits_: Mapping[str, Fit], token: Mapping[str, Fit], args: Any, T: int) -> bool:
+    """Whether the plan takes one token after another, not chunks."""
+    if not fits_:
+        return False
+    key = (" ".join(fits_), call_for(args, T))
+    if key not in _ALONE:
+        _ALONE[key] = slower(fits_, token, key[1])
+    return _ALONE[key]
+
+
+def call_for(args: Any, T: int) -> Workload:
+    """What plans depend on, before there is a run."""
+    return Workload(
         sized(args.dims),
         power_from(args.sizes["#B"], 1),
         int(args.sizes["#H"]),
@@ -126,10 +146,6 @@ def planned_chunk(fits_: Mapping[str, Fit], args: Any, T: int) -> int:
         precision_of(args),
         device_name(args.device),
     )
-    key = (" ".join(fits_), call)
-    if key not in _PLANNED:
-        _PLANNED[key] = chunk_of(fits_, call)
-    return _PLANNED[key]
 
 
 @cache
