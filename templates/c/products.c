@@ -9,7 +9,7 @@ enum { ROWS = 6, VECTORS = 4 }; /* of 32 registers 24 sums, four vectors of b an
 #else
 enum { ROWS = 6, VECTORS = 2 }; /* of 16 registers 12 sums, two vectors of b and one of a */
 #endif
-enum { DEPTH = 128, WIDE = VECTORS * LANES };
+enum { TALL = 8, DEPTH = 128, WIDE = VECTORS * LANES }; /* TALL rows where half the vectors do */
 
 #define UNROLL _Pragma("GCC unroll 16") /* loops over registers, whole */
 
@@ -92,7 +92,7 @@ typedef struct {
 INLINE void sums(const int rows, const int vecs, const sums_t *x) {
     const int64_t am = x->am, ak = x->ak, bk = x->bk, cm = x->cm;
     const real *a = x->a, *b = x->b;
-    vec sum[ROWS][VECTORS];
+    vec sum[TALL][VECTORS];
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int v = 0; v < vecs; v++) sum[i][v] = (vec){0};
     for (int64_t p = x->k; p > 0; p--, a += ak, b += bk) {
@@ -121,7 +121,11 @@ INLINE void sums_of(const int rows, int vecs, const sums_t *x) {
 }
 
 static void block(int64_t rows, int vecs, const sums_t *x) {
-    if (rows == ROWS)
+    if (rows == TALL && vecs == 1)
+        sums(TALL, 1, x);
+    else if (rows == TALL)
+        sums(TALL, VECTORS / 2, x);
+    else if (rows == ROWS)
         sums_of(ROWS, vecs, x);
     else if (rows == 4)
         sums_of(4, vecs, x);
@@ -131,11 +135,11 @@ static void block(int64_t rows, int vecs, const sums_t *x) {
         sums_of(1, vecs, x);
 }
 
-/* c (+)= tile [rows][width]; where lower, only columns up to i + lower of row i count. */
-static void put(real *restrict c, int64_t cm, int64_t cn, const real *restrict tile, int64_t rows, int64_t width, int64_t last,
+/* c (+)= tile [rows][width]; of row i only what lies before column last + 1 + i counts. */
+INLINE void put(real *restrict c, int64_t cm, int64_t cn, const real *restrict tile, int64_t rows, int64_t width, int64_t last,
                 int add) {
-    for (int64_t i = 0; i < rows; i++, c += cm, tile += WIDE, last++) {
-        const int64_t wanted = last + 1 < 0 ? 0 : last + 1 < width ? last + 1 : width;
+    for (int64_t i = 0; i < rows; i++, c += cm, tile += WIDE) {
+        const int64_t wanted = last + 1 + i < 0 ? 0 : last + 1 + i < width ? last + 1 + i : width;
         if (add)
             for (int64_t j = 0; j < wanted; j++) c[j * cn] += tile[j];
         else
@@ -146,11 +150,11 @@ static void put(real *restrict c, int64_t cm, int64_t cn, const real *restrict t
 /* All rows of C by `width` columns from j on; b holds just these. */
 static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t to, const real *a, int64_t am, int64_t ak,
                     const real *b, int64_t bk, real *c, int64_t cm, int64_t cn, int shape, int add) {
-    real tile[ROWS * WIDE];
+    _Alignas(VECTOR_BYTES) real tile[TALL * WIDE];
     const int vecs = (int)((width + LANES - 1) / LANES);
     for (int64_t i = 0, rows; i < m; i += rows) {
         const int64_t left = m - i;
-        rows = left >= ROWS ? ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        rows = left >= TALL && vecs <= VECTORS / 2 ? TALL : left >= ROWS ? ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
         const int64_t first = shape == UPPER_A && i > from ? i : from;
         const int64_t end = shape == LOWER_A && i + rows < to ? i + rows : to;
         const int64_t last = shape == LOWER_OUT ? i - j : width;
@@ -163,7 +167,10 @@ static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t t
         }
         x.c = tile, x.cm = WIDE, x.add = 0;
         block(rows, vecs, &x);
-        put(c + i * cm, cm, cn, tile, rows, width, last, add);
+        if (cn == 1)
+            put(c + i * cm, cm, 1, tile, rows, width, last, add);
+        else
+            put(c + i * cm, cm, cn, tile, rows, width, last, add);
     }
 }
 
@@ -238,7 +245,7 @@ static DEVICE void gemm(int64_t m, int64_t n, int64_t k, const real *a, int64_t 
         row_product(n, k, a, ak, b, bk, bn, c, cn, add);
         return;
     }
-    real panel[DEPTH * WIDE];
+    _Alignas(VECTOR_BYTES) real panel[DEPTH * WIDE];
     int64_t from = 0;
     do {
         const int64_t to = k - from < DEPTH ? k : from + DEPTH;
