@@ -31,8 +31,9 @@ FLAGS = (
     *("-fPIC", "-shared"),
 )
 OPENMP = "-fopenmp"
-NATIVE = {"-march=native": ("x86_64", "amd64", "i686"), "-mcpu=native": ("aarch64", "arm64")}
-"""The flag for this very processor, where compilers have one."""
+X86, ARM = ("x86_64", "amd64", "i686"), ("aarch64", "arm64")
+NATIVE = {"-march=native": X86, "-mprefer-vector-width=512": X86, "-mcpu=native": ARM}
+"""The flags for this very processor, where compilers have some."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 SHOWN = 12  # lines of what a compiler said
 
@@ -155,11 +156,11 @@ def digest(*parts: bytes) -> str:
 
 def library(name: str, files: Mapping[str, str], defines: Sequence[str] = ()) -> Path:
     """The library of ``files``, texts by file name, of which ``name``.c is compiled with
-    ``defines``. Raises BuildError where it cannot be made: no compiler, one that fails, a disk
+    ``defines`` and the flags of $CFLAGS. Raises BuildError where it cannot be made: no compiler, one that fails, a disk
     that is full."""
     command = compiler()
     native = [flag for flag, names in NATIVE.items() if platform.machine().lower() in names]
-    flags = [*FLAGS, *native, *defines]
+    flags = [*FLAGS, *native, *defines, *shlex.split(os.environ.get("CFLAGS", ""))]
     made_of = [*(part for pair in sorted(files.items()) for part in pair), *command, *flags]
     made_of += [compiler_version(command), processor()]
     key = digest(*(part.encode() for part in made_of))
