@@ -156,8 +156,8 @@ def digest(*parts: bytes) -> str:
 
 def library(name: str, files: Mapping[str, str], defines: Sequence[str] = ()) -> Path:
     """The library of ``files``, texts by file name, of which ``name``.c is compiled with
-    ``defines`` and the flags of $CFLAGS. Raises BuildError where it cannot be made: no compiler, one that fails, a disk
-    that is full."""
+    ``defines`` and the flags of $CFLAGS. Raises BuildError where it cannot be made: no compiler,
+    one that fails, a disk that is full."""
     command = compiler()
     native = [flag for flag, names in NATIVE.items() if platform.machine().lower() in names]
     flags = [*FLAGS, *native, *defines, *shlex.split(os.environ.get("CFLAGS", ""))]
