@@ -4,6 +4,7 @@ and what calls them for all of these."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from lacc.backends.c_kernel import Array, CKernel
 from lacc.backends.c_text import free_dims, identifier
@@ -14,6 +15,16 @@ from lacc.tile.program import Program, prune
 from lacc.tile.rewrite import for_kernels
 from lacc.tile.split import led_by
 from lacc.tile.unroll import unroll
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An exported function and the kernel that it calls; ``arrays`` are the constants that number
+    its arrays and what these are, none where they are those of the function before."""
+
+    name: str
+    kernel: CKernel
+    arrays: tuple[tuple[str, str], ...]
 
 
 class CPass:
@@ -46,7 +57,7 @@ class CPass:
         self.outputs = tuple(n.removeprefix("stored:") for n in outs)
         self.arrays_forward = self._numbered("forward", self._forward_arrays())
         self.arrays_backward = self._numbered("backward", self._backward_arrays())
-        self.kernels = [self._forward(), self._backward()]
+        self.kernels = [self._forward(), self._kept(), self._backward()]
 
     def _forward_arrays(self) -> list[Array]:
         roles = {
@@ -81,12 +92,19 @@ class CPass:
         return {a: f"x[{stem}_{identifier(a.role).upper()}_{identifier(a.label)}]" for a in arrays}
 
     def _forward(self) -> CKernel:
-        program = self.forward
+        return self._along("forward", self.forward)
+
+    def _kept(self) -> CKernel:
+        """What the way back, and later passes, need of the way there."""
+        outs = {n: v for n, v in self.forward.outs.items() if ":" in n}
+        return self._along("keep", prune(Program(self.forward.body, outs, self.forward.sizes)))
+
+    def _along(self, way: str, program: Program) -> CKernel:
         if self.by_token:
             part = Part("token", program, self.states)
         else:
             (part,) = in_one_loop(program, "state", ())
-        return self._kernel(f"forward_{self.number}", part, self.arrays_forward)
+        return self._kernel(f"{way}_{self.number}", part, self.arrays_forward)
 
     def _backward(self) -> CKernel:
         program = self.backward
@@ -121,14 +139,17 @@ class CPass:
             again=again,
         )
 
-    def enums(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """The arrays of each function, in order: name of the function, and (constant, what it is)
-        of each array."""
-        found = []
-        for way, arrays in (("forward", self.arrays_forward), ("backward", self.arrays_backward)):
-            names = [(code[2:-1], f"{SAID[a.role]} {a.label}") for a, code in arrays.items()]
-            found.append((f"{self.prefix}_{way}_{self.number}", names))
-        return found
+    def functions(self) -> list[Function]:
+        """What the file offers of the pass."""
+        ways = {"forward": self.arrays_forward, "keep": {}, "backward": self.arrays_backward}
+        return [
+            Function(
+                f"{self.prefix}_{way}_{self.number}",
+                kernel,
+                tuple((code[2:-1], f"{SAID[a.role]} {a.label}") for a, code in arrays.items()),
+            )
+            for (way, arrays), kernel in zip(ways.items(), self.kernels)
+        ]
 
 
 SAID = {

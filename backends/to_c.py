@@ -4,7 +4,6 @@ out."""
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from lacc import __version__
 from lacc.backends.base import environment
@@ -76,12 +75,8 @@ def _entry(one: CPass) -> str:
 def c_text(derived: Derived, prefix: str, all_passes: list[CPass]) -> tuple[str, str]:
     """The text of the C file and of its header."""
     spec = derived.spec
-    functions: list[dict[str, Any]] = []
-    kernels = []
-    for one in all_passes:
-        for kernel, (name, arrays) in zip(one.kernels, one.enums()):
-            functions.append({"name": name, "arrays": arrays, "kernel": kernel.name})
-            kernels.append(kernel.lines())
+    functions = [f for one in all_passes for f in one.functions()]
+    kernels = [f.kernel.lines() for f in functions]
     words = set(re.findall(r"\w+", "\n".join(line for k in kernels for line in k)))
     about = [
         line.replace("*/", "* /") for line in [*_doc(spec), "", *spec.text.rstrip().splitlines()]

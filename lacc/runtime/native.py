@@ -194,7 +194,8 @@ class Native:
             table.put(state, 2)
         for n in range(len(self.states)):
             table.put(starts[n] if call.keep else None)
-        self.library.run(f"forward_{self.number}", call, table.described())
+        way = "keep" if call.keep else "forward"
+        self.library.run(f"{way}_{self.number}", call, table.described())
         call.state.update(zip(self.states, ended))
         return starts
 
