@@ -185,15 +185,18 @@ class Ops:
         """chain_parts and solve_parts: arrays of pointers."""
         count, flag = inst.value
         size, most = self._width(inst.axes), self._width(inst.axes, True)
-        results = ", ".join(self.results.get((n, k), "0") for k in range(count))
+        unread = [k for k in range(count) if (n, k) not in self.results]
+        spots = {k: plus("scratch", times(str(m), "C", size)) for m, k in enumerate(unread)}
+        results = ", ".join(self.results.get((n, k)) or spots[k] for k in range(count))
         pointers = self._pointers(inst.ins)
         matrix, sides = pointers[: count * count], pointers[count * count :]
         lists = [f"(real *const[]){{{results}}}"]
         lists += [f"(const real *const[]){{{', '.join(p)}}}" for p in (matrix, sides)]
-        tail = f"{count}, {int(flag)}, C, {size}"
+        tail, rooms = f"{count}, {int(flag)}, C, {size}", [times(str(len(unread)), "L", most)]
         if inst.op == "solve_parts":
-            self._room("solve_parts", str(count), "L", most)
-            tail += ", scratch"
+            rooms.append(f"solve_parts_room({count}, L, {most})")
+            tail += f", {plus('scratch', times(str(len(unread)), 'C', size))}"
+        self.scratch.append(plus(*rooms))
         return [f"{inst.op}({', '.join(lists)}, {tail});"]
 
     def _solve(self, n: int, inst: Inst) -> list[str]:
