@@ -7,6 +7,9 @@
 
 #define R(x) ((real)(x))
 
+/* Reals of workspace, once a token, that a thread is started for. */
+enum { WORTH_A_THREAD = 1 << 17 };
+
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
