@@ -14,8 +14,6 @@ from lacc.backends.base import call_code, environment, tuple_text, unused
 from lacc.backends.c_text import free_dims
 from lacc.backends.numpy_host import axes_code, host_functions, host_values
 from lacc.backends.numpy_names import (
-    ATTENDING,
-    ATTENTION,
     CALLS,
     EXPONENTS,
     PLAN,
@@ -33,7 +31,8 @@ from lacc.tile.derive import Derived
 HOST = (*WALK, "lacc.runtime.core", "lacc.runtime.building", "lacc.runtime.native")
 """Modules that are pasted whole between the calling convention and the library."""
 TORCH = "lacc.runtime.native_torch"
-MODULES = (*CALLS, *HOST, TORCH, EXPONENTS, PLAN, *TILES, ATTENTION, ATTENDING, SCALARS)
+ATTENDING = "lacc.runtime.native_attention"
+MODULES = (*CALLS, *HOST, ATTENDING, TORCH, EXPONENTS, PLAN, *TILES, SCALARS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +91,11 @@ def python_text(
     derived: Derived, plan: Plan, signature: Signature, passes: list[str], token: str | None
 ) -> str:
     """The text of NAME_c.py: ``NAME(...)``, ``NAME_step(...)``, ``NAME_vjp(...)``. ``passes`` and
-    ``token`` are entries of the table: `native_entry`, or `attention_entry` for NumPy's."""
+    ``token`` are entries of the table: `native_entry`, `attention_entry` of a NativeAttention."""
     public = public_name(signature)
     functions = host_functions(derived)
     values = host_values(derived, plan, signature, public, passes, token, functions)
-    attends = any(entry.startswith("Attention(") for entry in passes)
-    values["kernels"] += [paste.body(ATTENTION)] if attends else []
+    attends = any(entry.startswith("NativeAttention(") for entry in passes)
     template = environment().get_template("c_python.py.j2")
     return template.render(
         **values,

@@ -44,6 +44,9 @@ class Carried:
 
     name: str
     size: str
+    before: str
+    """The entries of a state as a token finds it, which are not ``size`` where it grows."""
+
     begun: str
     """The array that it starts from."""
 
@@ -98,11 +101,13 @@ class CKernel:
         self.taken |= {name, f"{name}_next", f"{name}_even", f"{name}_odd", f"{name}_kept"}
         out = self.program.outs.get(f"state:{state}")
         held = [self.program.loads(kind).get(state) for kind in ("dstate", "state")]
-        found = next(n for n in (out, *held) if n is not None)
+        left = next(n for n in (out, *held) if n is not None)
+        found = next(n for n in (*held, out) if n is not None)
         roles = ("dended", "dbegun") if self.backward else ("begun", "ended")
         begun, ended = (self.arrays.get(Array(role, state), "") for role in roles)
         return Carried(
             name,
+            self._width(self.program.body[left].axes),
             self._width(self.program.body[found].axes),
             begun,
             ended if out is not None else "",
@@ -164,8 +169,7 @@ class CKernel:
     def lines(self) -> list[str]:
         """The function, behind the one that gives its workspace."""
         dims = [f"UNUSED const int64_t {dim(d)} = run->dim.{dim(d)};" for d in self.dims]
-        if any("#past" in length.dims for length in self.program.sizes.values()):
-            dims.append("UNUSED const int64_t past = run->past + run->tokens;")
+        dims += self._past("run->tokens")
         dims.append(f"UNUSED const int64_t L = {'1' if self.by_token else 'run->chunk'};")
         pieces = self.pieces()
         rooms = [f"    room += round_up({size});" for size, _ in pieces]
@@ -228,7 +232,7 @@ class CKernel:
         at = "const int64_t at = c * L, C = least(L, run->tokens - at);"
         chunk = [
             "const int64_t at = c;" if self.by_token else at,
-            *self._past(),
+            *self._past("at"),
             *self._keep(),
             *([] if self.by_token else self._ahead()),
             *self.chunk(),
@@ -246,13 +250,14 @@ class CKernel:
     def _by_group(self, again: CKernel) -> list[str]:
         """From the last group of tokens to the first: states made again, then the way back."""
         states = again.carried.values()
-        at = ["const int64_t at = first + p;", *self._past()]
-        forward = [f"copy({s.name}_kept + p * ({s.size}), {s.name}, {s.size});" for s in states]
-        back = [f"real *const {s.name}_at = {s.name}_kept + p * ({s.size});" for s in states]
+        at = ["const int64_t at = first + p;", *self._past("at")]
+        forward = [f"copy({s.name}_kept + p * ({s.before}), {s.name}, {s.before});" for s in states]
+        back = [f"real *const {s.name}_at = {s.name}_kept + p * ({s.before});" for s in states]
         group = [
             "const int64_t first = c * KEPT, count = least(KEPT, run->tokens - first);",
+            *self._past("first"),
             *(
-                f"load_tile({s.name}, &{self.arrays[Array('start', state)]}, n, h, c, 1, {s.size});"
+                f"load_tile({s.name}, &{self.arrays[Array('start', state)]}, n, h, c, 1, {s.before});"
                 for state, s in again.carried.items()
             ),
             "for (int64_t p = 0; p < count; p++) {",
@@ -276,19 +281,27 @@ class CKernel:
     def _begin(self) -> list[str]:
         """What is computed once, the states before the first chunk, and sums of nothing."""
         lines = [*self.body.declarations(), *_text(self.body.before)]
-        for s in self.carried.values():
-            lines.append(f"load_tile({s.name}_even, &{s.begun}, n, h, 0, 1, {s.size});")
-            lines.append(s.tiles)
+        loads = [
+            f"load_tile({s.name}_even, &{s.begun}, n, h, 0, 1, {s.before});"
+            for s in self.carried.values()
+        ]
+        lines += self._with_past("run->tokens - 1" if self.backward else "0", loads)
+        lines += [s.tiles for s in self.carried.values()]
         for label, (variable, _) in self.sums.items():
             axes = self.program.body[self.program.outs[label]].axes
             lines.append(f"fill({variable}, R(0), {self._width(axes)});")
         return lines
 
-    def _past(self) -> list[str]:
-        """How many tokens came before the one at hand."""
-        bodies = [self.body, *([self.again.body] if self.again is not None else [])]
-        words = "\n".join(line for b in bodies for line in _text([*b.before, *b.once, *b.each]))
-        return ["const int64_t past = run->past + at;"] if "past" in words else []
+    def _past(self, at: str) -> list[str]:
+        """How many tokens came before the one ``at``, where the length of a tile depends on it."""
+        if any("#past" in length.dims for length in self.program.sizes.values()):
+            return [f"UNUSED const int64_t past = run->past + {at};"]
+        return []
+
+    def _with_past(self, at: str, lines: list[str]) -> list[str]:
+        """Lines that see the lengths at a token."""
+        past = self._past(at) if lines else []
+        return ["{", *_in([*past, *lines]), "}"] if past else lines
 
     def _keep(self) -> list[str]:
         """Stores the states that the way back starts from."""
@@ -296,7 +309,7 @@ class CKernel:
         found = []
         for s in (s for s in self.carried.values() if s.start):
             found.append(f"if ({s.start}.data{when})")
-            found.append(f"    store_tile(&{s.start}, n, h, {group}, {s.name}, 1, {s.size});")
+            found.append(f"    store_tile(&{s.start}, n, h, {group}, {s.name}, 1, {s.before});")
         return found
 
     def _ahead(self) -> list[str]:
@@ -352,11 +365,12 @@ class CKernel:
 
     def _end(self) -> list[str]:
         """Stores the last states, and sums."""
-        lines = [
+        stores = [
             f"store_tile(&{s.ended}, n, h, 0, {s.name}, 1, {s.size});"
             for s in self.carried.values()
             if s.ended
         ]
+        lines = self._with_past("0" if self.backward else "run->tokens - 1", stores)
         for label, (variable, array) in self.sums.items():
             axes = self.program.body[self.program.outs[label]].axes
             lines.append(f"store_tile(&{array}, n, h, 0, {variable}, 1, {self._width(axes)});")

@@ -15,10 +15,10 @@ def rows_entry(rows: TokenRows) -> str:
     return f'Rows("{rows.source}", "{past.name}", {past.length}, {_quoted(past.state)})'
 
 
-def attention_entry(p: AttentionPass, **functions: str) -> str:
-    """An attention; ``functions`` are what else its class takes, by name."""
+def attention_entry(p: AttentionPass, kind: str = "Attention", **functions: str) -> str:
+    """An attention of class ``kind``; ``functions`` are what else it takes, by name."""
     return call_code(
-        "Attention",
+        kind,
         {
             "query": _quoted(p.query),
             "keys": rows_entry(p.keys),

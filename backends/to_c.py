@@ -7,6 +7,7 @@ import re
 
 from lacc import __version__
 from lacc.backends.base import environment
+from lacc.backends.c_attention import CAttention
 from lacc.backends.c_host import Emitted, first_line, native_entry, public_name, python_text
 from lacc.backends.c_pass import CPass
 from lacc.backends.c_text import dim, free_dims
@@ -17,7 +18,18 @@ from lacc.spec.model import Spec
 from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 
-PIECES = ("base", "tiles", "math", "products", "scans", "solves", "decays", "grams", "pulls")
+PIECES = (
+    "base",
+    "tiles",
+    "math",
+    "products",
+    "scans",
+    "solves",
+    "decays",
+    "grams",
+    "pulls",
+    "attention",
+)
 """Pieces of `templates/c`, each after those that it uses."""
 
 NEEDS = {"grams": ("decays",), "pulls": ("decays", "grams")}
@@ -46,7 +58,8 @@ def to_c(derived: Derived, plan: Plan, signature: Signature) -> Emitted:
     by_number = {one.number: one for one in every}
     for number, stage in enumerate(derived.passes):
         if isinstance(stage, AttentionPass):
-            entries.append(attention_entry(stage))
+            given = {"library": "LIBRARY", "number": f'"{number}"'}
+            entries.append(attention_entry(stage, "NativeAttention", **given))
         else:
             entries.append(_entry(by_number[str(number)]))
     if "token" in by_number:
@@ -78,6 +91,12 @@ def c_text(derived: Derived, prefix: str, all_passes: list[CPass]) -> tuple[str,
     functions = [f for one in all_passes for f in one.functions()]
     kernels = [f.kernel.lines() for f in functions]
     words = set(re.findall(r"\w+", "\n".join(line for k in kernels for line in k)))
+    attentions = [
+        CAttention(prefix, n, stage)
+        for n, stage in enumerate(derived.passes)
+        if isinstance(stage, AttentionPass)
+    ]
+    words |= {"attend"} if attentions else set()
     about = [
         line.replace("*/", "* /") for line in [*_doc(spec), "", *spec.text.rstrip().splitlines()]
     ]
@@ -91,6 +110,7 @@ def c_text(derived: Derived, prefix: str, all_passes: list[CPass]) -> tuple[str,
         "dims": [dim(name) for name in free_dims(spec)],
         "functions": functions,
         "kernels": kernels,
+        "attentions": attentions,
         "pieces": _pieces(words),
         "kept": KEPT,
     }

@@ -42,7 +42,8 @@ CALLS = {
 }
 ARRAYS = """
 #include <stdint.h>
-enum { LACC_F32, LACC_F64, LACC_BF16, LACC_F16 };
+enum { LACC_F32, LACC_F64, LACC_BF16, LACC_F16, LACC_I64 };
+enum { LACC_OK, LACC_NO_MEMORY };
 typedef struct { void *data; int64_t sequence, token, head; int32_t dtype; } lacc_array;
 """
 OTHERS = """

@@ -23,6 +23,8 @@ from lacc.runtime.contract import Array
 from lacc.runtime.walk import Call
 
 EVERY = 64  # tokens between two states that the backward pass by token starts from
+KINDS = {"f": 0, "d": 1, "e": 3, "l": 4, "q": 4}
+"""``lacc_dtype`` by NumPy's letters; bfloat16, which has none of NumPy's own, is 2."""
 HELD = 1 << 27  # bytes of workspace that a thread keeps from call to call
 
 
@@ -100,11 +102,12 @@ class Library:
             self.functions[what, dtype] = found
         return self.functions[what, dtype]
 
-    def run(self, what: str, call: Call, arrays: Any) -> None:
-        """Calls a function with a workspace that the thread keeps. Raises MemoryError."""
-        run = call.run
+    def run(self, what: str, call: Call, arrays: Any, past: int | None = None) -> None:
+        """Calls a function with a workspace that the thread keeps, after ``past`` tokens (None:
+        those of the call). Raises MemoryError."""
+        run, past = call.run, call.past if past is None else past
         sizes = (run.B, run.T, run.H, EVERY if call.by_token else call.C, processors())
-        given = self.Run(*sizes, call.past or 0, None, 0, *(run.dims[dim] for dim in self.dims))
+        given = self.Run(*sizes, past or 0, None, 0, *(run.dims[dim] for dim in self.dims))
         at = ctypes.byref(given)
         room = self.function("room", run.dtype)(at)
         space: Array | None = getattr(self.mine, "space", None)
@@ -140,7 +143,7 @@ class Table:
             if reverse:
                 data += (x.shape[1] - 1) * strides[1]
                 token = -token
-        kind = 1 if size == 8 else 0 if size == 4 else 3 if x.dtype.char == "e" else 2
+        kind = KINDS.get(x.dtype.char, 2)
         self.rows.append((data, strides[0] // size, token, head, kind))
         self.held.append(x)  # as long as the function runs
 
@@ -186,7 +189,7 @@ class Native:
             ended.append(np.empty(self.ended(call, name), run.dtype))
             if call.keep:
                 lead = (run.B, -(-run.T // chunk), run.H)
-                starts.append(np.empty((*lead, *call.state[name].shape[2:]), run.dtype))
+                starts.append(np.empty((*lead, *ended[-1].shape[2:]), run.dtype))
         for name in self.outputs:
             into = call.into(name, self.stored[name](run.dims) if name in self.stored else ())
             table.put(None if call.keep and name not in self.stored else into, 3, self.reverse)

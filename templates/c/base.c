@@ -130,7 +130,7 @@ INLINE void store_rows(char *data, int32_t dtype, int64_t stride, const real *re
 enum { LINE = 64 };
 
 INLINE int64_t size_of(int32_t dtype) {
-    static const int64_t size[] = {[LACC_F32] = 4, [LACC_F64] = 8, [LACC_BF16] = 2, [LACC_F16] = 2};
+    static const int64_t size[] = {[LACC_F32] = 4, [LACC_F64] = 8, [LACC_BF16] = 2, [LACC_F16] = 2, [LACC_I64] = 8};
     return size[dtype];
 }
 

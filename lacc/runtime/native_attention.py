@@ -1,0 +1,110 @@
+"""A call of the core in, what its tokens attend to by the functions of a compiled C file out.
+
+This module stands alone (NumPy only): its text is also pasted into the Python part of emitted C
+files of what attends, behind `native.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lacc.runtime.contract import Array
+from lacc.runtime.native import Library, Table
+from lacc.runtime.passes import Rows
+from lacc.runtime.walk import Call
+
+
+@dataclass(frozen=True)
+class NativeAttention:
+    """A `Walk` by the functions ``number`` of a library: gives as ``output`` what the ``query`` of
+    each token attends to among the last ``window`` tokens (None: all so far); ``sink`` names one
+    more logit. Names are those of arrays over tokens."""
+
+    library: Library
+    number: str
+    query: str
+    keys: Rows
+    values: Rows
+    sink: str | None
+    output: str
+    window: int | None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What it takes that has a token axis."""
+        found = (self.query, self.keys.source, self.values.source, self.sink)
+        return tuple(name for name in found if name is not None)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """It carries none on."""
+        return ()
+
+    def run(self, call: Call) -> tuple[list[Array], list[Array]]:
+        """Puts what the tokens attend to into ``call.x``; the past that is seen and what the
+        function found."""
+        run = call.run
+        pasts = [rows_before(call, rows) for rows in (self.keys, self.values)]
+        seen = min(past.shape[1] for past in pasts)
+        if self.window is not None:
+            seen = min(seen, self.window - 1)
+        pasts = [past[:, past.shape[1] - seen :] for past in pasts]
+        lead = (run.B, run.T, run.H)
+        shapes = ((*lead, *call.x[self.values.source].shape[3:]), lead, lead)
+        found = [np.empty(shape, run.dtype) for shape in shapes]
+        table = self.given(call, pasts)
+        for x in found:
+            table.put(x)
+        self.library.run(f"attend_forward_{self.number}", call, table.described(), seen)
+        call.x[self.output] = found[0]
+        return pasts, found
+
+    def pull(self, call: Call, kept: tuple[list[Array], list[Array]]) -> None:
+        """Adds to the cotangents of query, keys, values and sink."""
+        (pasts, found), dx = kept, call.dx
+        table, later = self.given(call, pasts), []
+        for x in (*found, dx[self.output]):
+            table.put(x)
+        for name in self.inputs:
+            d = dx[name]
+            if name in call.written:
+                d = np.empty_like(d)
+                later.append((name, d))
+            call.written.add(name)
+            table.put(d)
+        if self.sink is None:
+            table.put(None)
+        dpasts = [np.empty_like(past, order="C") for past in pasts]
+        for d in dpasts:
+            table.put(d)
+        seen = dpasts[0].shape[1]
+        self.library.run(f"attend_backward_{self.number}", call, table.described(), seen)
+        for name, d in later:
+            dx[name] += d
+        for rows, d in zip((self.keys, self.values), dpasts):
+            if d.shape[1]:
+                call.pull(rows, np.moveaxis(d, 1, 2), later=call.run.T)
+
+    def given(self, call: Call, pasts: list[Array]) -> Table:
+        """A table that begins with all that is attended to."""
+        table = Table(call.run.H)
+        for name in self.inputs:
+            table.put(call.x[name])
+        if self.sink is None:
+            table.put(None)
+        for past in pasts:
+            table.put(past)
+        table.put(np.asarray(call.start["position"], np.int64)[:, None], 2)
+        return table
+
+
+def rows_before(call: Call, rows: Rows) -> Array:
+    """The values before the call [B, P, H, *axes]."""
+    parts = [call.start[rows.field]] if rows.length != 0 else []
+    parts += [call.start[rows.state][:, :, None]] if rows.state is not None else []
+    like = call.x[rows.source]
+    none = np.empty((*like.shape[:1], call.run.H, 0, *like.shape[3:]), call.run.dtype)
+    past = parts[0] if len(parts) == 1 else np.concatenate([none, *parts], 2)
+    return np.moveaxis(past, 2, 1)
