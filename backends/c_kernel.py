@@ -257,7 +257,7 @@ class CKernel:
             "const int64_t first = c * KEPT, count = least(KEPT, run->tokens - first);",
             *self._past("first"),
             *(
-                f"load_tile({s.name}, &{self.arrays[Array('start', state)]}, n, h, c, 1, {s.before});"
+                f"load_tile({s.name}, &{self._array('kept', state)}, n, h, c, 1, {s.before});"
                 for state, s in again.carried.items()
             ),
             "for (int64_t p = 0; p < count; p++) {",

@@ -19,16 +19,8 @@ from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 
 PIECES = (
-    "base",
-    "tiles",
-    "math",
-    "products",
-    "scans",
-    "solves",
-    "decays",
-    "grams",
-    "pulls",
-    "attention",
+    *("base", "tiles", "math", "products", "scans", "solves"),
+    *("decays", "grams", "pulls", "attention"),
 )
 """Pieces of `templates/c`, each after those that it uses."""
 
