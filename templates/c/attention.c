@@ -218,7 +218,7 @@ static UNUSED int attend(const attention *a, int backward, real *workspace) {
     const int64_t blocks = attend_blocks(a, backward), parts = a->sequences * a->heads * blocks;
     real *const space = workspace ? workspace : allocate(threads * room);
     if (!space) return LACC_NO_MEMORY;
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
     for (int64_t i = 0; i < parts; i++) {
         const int64_t n = i / blocks / a->heads, h = i / blocks % a->heads;
         real *const w = space + thread_number() * room;
