@@ -21,7 +21,7 @@ FLAGS = ["-march=native", "-std=c11", "-fopenmp", "-fno-math-errno", "-fno-trapp
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 HEADER = """
 #include <stdint.h>
-enum { LACC_F32, LACC_F64, LACC_BF16, LACC_F16 };
+enum { LACC_F32, LACC_F64, LACC_BF16, LACC_F16, LACC_I64 };
 typedef struct { void *data; int64_t sequence, token, head; int32_t dtype; } lacc_array;
 """
 EXPORTS = """
