@@ -3,6 +3,7 @@ function that says how much workspace it takes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -172,7 +173,10 @@ class CKernel:
         dims += self._past("run->tokens")
         dims.append(f"UNUSED const int64_t L = {'1' if self.by_token else 'run->chunk'};")
         pieces = self.pieces()
-        rooms = [f"    room += round_up({size});" for size, _ in pieces]
+        rooms = [
+            f"    room += {times(str(count), f'round_up({length})')};"
+            for length, count in Counter(length for length, _ in pieces).items()
+        ]
         return [
             f"static int64_t {self.name}_room(const {self.run} *run)",
             "{",
@@ -212,10 +216,9 @@ class CKernel:
         lines = []
         for length, names in pieces:
             first, *others = (f"{name}_room" if name in decays else name for name in names)
-            lines.append(f"real *const {first} = w;")
-            lines.append(f"w += round_up({length});")
+            lines.append(f"real *const {first} = take(&w, {length});")
             lines += [f"real *const {name} = {first};" for name in dict.fromkeys(others)]
-        return [*lines, "(void)w;"]
+        return lines
 
     def _decays(self) -> set[str]:
         names = self.body.v.names

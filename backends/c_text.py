@@ -38,7 +38,7 @@ KEYWORDS = words(
 RESERVED = KEYWORDS.union(
     words(
         "run x n h w C L c at t s past chunks known room scratch first count p i sum gemm "
-        "fill copy add_to swap least most round_up allocate load_tile store_tile prefetch"
+        "fill copy add_to take swap least most round_up allocate load_tile store_tile prefetch"
     ),
     TILE_OPS,
     (f"f_{name}" for name in OPS),
@@ -93,7 +93,7 @@ def identifier(label: str) -> str:
 
 def whole(index: str) -> str:
     """A whole number as an operand of any operator."""
-    return index if re.fullmatch(r"\w*", index) else f"({index})"
+    return index if re.fullmatch(r"\w*|\w+\([^()]*\)", index) else f"({index})"
 
 
 def times(*factors: str) -> str:

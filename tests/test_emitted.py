@@ -12,6 +12,7 @@ import pytest
 from conftest import ROOT
 
 import lacc
+from lacc import driver
 
 SNAPSHOTS = ROOT / "tests" / "emitted"
 KINDS = ("retnet", "gla", "gated_deltanet", "rglru", "linear_transformer_noncausal")
@@ -23,13 +24,31 @@ def own_part(source: str) -> str:
     return source[source.index("# ---- ") : source.index("# ---- kernels")].rstrip() + "\n"
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_emitted_numpy_is_the_snapshot(name: str) -> None:
-    source = lacc.compile(ROOT / "examples" / f"{name}.la", target="numpy").source
-    text, path = own_part(source), SNAPSHOTS / f"{name}.numpy.py"
+def own_c(source: str) -> str:
+    """The functions of a spec for one sequence and head."""
+    start = source.index("*/", source.index(", for one sequence and head")) + 2
+    return source[start : source.index("/* ---- for all sequences")].strip() + "\n"
+
+
+def compare(text: str, name: str) -> None:
+    """Writes a snapshot, or finds it as it was."""
+    path = SNAPSHOTS / name
     if os.environ.get("LACC_UPDATE"):
         path.write_text(text, "utf-8")
     assert path.read_text("utf-8") == text
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_emitted_numpy_is_the_snapshot(name: str) -> None:
+    source = lacc.compile(ROOT / "examples" / f"{name}.la", target="numpy").source
+    compare(own_part(source), f"{name}.numpy.py")
+
+
+@pytest.mark.parametrize("name", KINDS[:3])
+def test_emitted_c_is_the_snapshot(name: str) -> None:
+    kernel = driver.compile(ROOT / "examples" / f"{name}.la", "c")
+    assert kernel.source is not None
+    compare(own_c(kernel.source), f"{name}.c")
 
 
 @pytest.mark.parametrize("name", KINDS)

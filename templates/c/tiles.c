@@ -16,6 +16,13 @@ static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 /* The reals that a tile takes of a workspace: whole cache lines. */
 static inline int64_t round_up(int64_t reals) { return (reals + 15) / 16 * 16; }
 
+/* A tile of a workspace, which begins behind it then. */
+static inline real *take(real **w, int64_t reals) {
+    real *const first = *w;
+    *w += round_up(reals);
+    return first;
+}
+
 static inline void fill(real *out, real value, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)

@@ -1,0 +1,847 @@
+static int64_t forward_0_room(const gated_deltanet_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += 3 * round_up(L * K);
+    room += 3 * round_up(L);
+    room += (round_up(levels_room(L, 1)));
+    room += 3 * round_up(L * V);
+    room += 3 * round_up(L * L);
+    room += 2 * round_up(K * V);
+    room += (round_up(inverse_room(L)));
+    return room;
+}
+
+static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    real *const q = take(&w, L * K);
+    real *const scaled6 = q;
+    real *const g = take(&w, L);
+    real *const decay_room = take(&w, levels_room(L, 1));
+    real *const up = take(&w, L);
+    real *const down = up;
+    real *const scaled = take(&w, L * K);
+    real *const k = scaled;
+    real *const summed2 = take(&w, L * V);
+    real *const v = take(&w, L * V);
+    real *const beta = take(&w, L);
+    real *const product2 = take(&w, L * L);
+    real *const inverted = product2;
+    real *const scaled5 = product2;
+    real *const between = take(&w, L * L);
+    real *const scaled2 = take(&w, L * L);
+    real *const scaled3 = scaled2;
+    real *const scaled4 = scaled2;
+    real *const product5 = scaled2;
+    real *const summed = take(&w, L * V);
+    real *const o = summed;
+    real *const product4 = take(&w, L * K);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    real *const scratch = take(&w, inverse_room(L));
+    const int64_t chunks = (run->tokens + L - 1) / L;
+    real power;
+    levels_t decay;
+    real total;
+    power = f_pow((real)(K), R(-0.5));
+    load_tile(S_even, &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, 0, 1, K * V);
+    real *S = S_even, *S_next = S_odd;
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        if (x[GATED_DELTANET_FORWARD_0_START_S].data)
+            store_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        if (c + 1 < chunks) {
+            prefetch(&x[GATED_DELTANET_FORWARD_0_IN_q], n, h, at + L, least(L, run->tokens - at - L), K);
+            prefetch(&x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), 1);
+            prefetch(&x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
+            prefetch(&x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+            prefetch(&x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at + L, least(L, run->tokens - at - L), 1);
+        }
+        load_tile(q, &x[GATED_DELTANET_FORWARD_0_IN_q], n, h, at, C, K);
+        load_tile(g, &x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at, C, 1);
+        levels(&decay, g, C, 1, 1, 0, decay_room);
+        prefix(up, &decay);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled[t * K + i_K] = q[t * K + i_K] * up[t];
+            }
+        }
+        gemm(C, V, K, scaled, K, 1, S, V, 1, summed2, V, 1, WHOLE, 0);
+        load_tile(k, &x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at, C, K);
+        load_tile(v, &x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at, C, V);
+        load_tile(beta, &x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at, C, 1);
+        gemm(C, C, K, k, K, 1, k, 1, K, product2, C, 1, WHOLE, 0);
+        matrix(between, &decay);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled2[t * C + s] = product2[t * C + s] * between[t * C + s] * beta[t];
+            }
+        }
+        inverse(inverted, scaled2, C, scratch);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled3[t * C + s] = inverted[t * C + s] * beta[s];
+            }
+        }
+        gemm(C, V, C, scaled3, C, 1, v, V, 1, summed, V, 1, LOWER_A, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled4[t * C + s] = inverted[t * C + s] * (beta[s] * -up[s]);
+            }
+        }
+        gemm(C, K, C, scaled4, C, 1, k, K, 1, product4, K, 1, LOWER_A, 0);
+        gemm(C, V, K, product4, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
+        gemm(C, C, K, q, K, 1, k, 1, K, product5, C, 1, WHOLE, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled5[t * C + s] = product5[t * C + s] * between[t * C + s];
+            }
+        }
+        gemm(C, V, C, scaled5, C, 1, summed, V, 1, summed2, V, 1, LOWER_A, 1);
+        whole(&total, &decay);
+        suffix(down, &decay);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled6[t * K + i_K] = k[t * K + i_K] * down[t];
+            }
+        }
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                S_next[i_K * V + i_V] = total * S[i_K * V + i_V];
+            }
+        }
+        gemm(K, V, C, scaled6, 1, K, summed, V, 1, S_next, V, 1, WHOLE, 1);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                o[t * V + i_V] = power * summed2[t * V + i_V];
+            }
+        }
+        store_tile(&x[GATED_DELTANET_FORWARD_0_OUT_o], n, h, at, o, C, V);
+        swap(&S, &S_next);
+    }
+    store_tile(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, 0, S, 1, K * V);
+}
+
+static int64_t keep_0_room(const gated_deltanet_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += 3 * round_up(L);
+    room += (round_up(levels_room(L, 1)));
+    room += 2 * round_up(L * K);
+    room += 2 * round_up(L * V);
+    room += 3 * round_up(L * L);
+    room += 2 * round_up(K * V);
+    room += (round_up(inverse_room(L)));
+    return room;
+}
+
+static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    real *const g = take(&w, L);
+    real *const decay_room = take(&w, levels_room(L, 1));
+    real *const up = take(&w, L);
+    real *const k = take(&w, L * K);
+    real *const v = take(&w, L * V);
+    real *const beta = take(&w, L);
+    real *const down = beta;
+    real *const product = take(&w, L * L);
+    real *const between = take(&w, L * L);
+    real *const inverted = between;
+    real *const scaled = take(&w, L * L);
+    real *const scaled2 = scaled;
+    real *const scaled3 = scaled;
+    real *const summed = take(&w, L * V);
+    real *const product3 = take(&w, L * K);
+    real *const scaled4 = product3;
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    real *const scratch = take(&w, inverse_room(L));
+    const int64_t chunks = (run->tokens + L - 1) / L;
+    levels_t decay;
+    real total;
+    load_tile(S_even, &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, 0, 1, K * V);
+    real *S = S_even, *S_next = S_odd;
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        if (x[GATED_DELTANET_FORWARD_0_START_S].data)
+            store_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        if (c + 1 < chunks) {
+            prefetch(&x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), 1);
+            prefetch(&x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
+            prefetch(&x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+            prefetch(&x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at + L, least(L, run->tokens - at - L), 1);
+        }
+        load_tile(g, &x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at, C, 1);
+        levels(&decay, g, C, 1, 1, 0, decay_room);
+        prefix(up, &decay);
+        load_tile(k, &x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at, C, K);
+        load_tile(v, &x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at, C, V);
+        load_tile(beta, &x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at, C, 1);
+        gemm(C, C, K, k, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
+        matrix(between, &decay);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled[t * C + s] = product[t * C + s] * between[t * C + s] * beta[t];
+            }
+        }
+        inverse(inverted, scaled, C, scratch);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled2[t * C + s] = inverted[t * C + s] * beta[s];
+            }
+        }
+        gemm(C, V, C, scaled2, C, 1, v, V, 1, summed, V, 1, LOWER_A, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled3[t * C + s] = inverted[t * C + s] * (beta[s] * -up[s]);
+            }
+        }
+        gemm(C, K, C, scaled3, C, 1, k, K, 1, product3, K, 1, LOWER_A, 0);
+        gemm(C, V, K, product3, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
+        whole(&total, &decay);
+        suffix(down, &decay);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled4[t * K + i_K] = k[t * K + i_K] * down[t];
+            }
+        }
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                S_next[i_K * V + i_V] = total * S[i_K * V + i_V];
+            }
+        }
+        gemm(K, V, C, scaled4, 1, K, summed, V, 1, S_next, V, 1, WHOLE, 1);
+        swap(&S, &S_next);
+    }
+    store_tile(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, 0, S, 1, K * V);
+}
+
+static int64_t backward_0_room(const gated_deltanet_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += 8 * round_up(L * K);
+    room += 12 * round_up(L);
+    room += (round_up(levels_room(L, 1)));
+    room += 3 * round_up(K * V);
+    room += 5 * round_up(L * V);
+    room += 8 * round_up(L * L);
+    room += (round_up(most(most(most(most(inverse_room(L), suffix_pull_room(L, 1)), whole_pull_room(L, 1)), matrix_pull_room(L, 1)), prefix_pull_room(L, 1))));
+    return room;
+}
+
+static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    real *const q = take(&w, L * K);
+    real *const g = take(&w, L);
+    real *const decay_room = take(&w, levels_room(L, 1));
+    real *const up = take(&w, L);
+    real *const product17 = up;
+    real *const prefix_pull2 = up;
+    real *const S_start = take(&w, K * V);
+    real *const k = take(&w, L * K);
+    real *const v = take(&w, L * V);
+    real *const beta = take(&w, L);
+    real *const dg = beta;
+    real *const scaled = take(&w, L * K);
+    real *const dq = scaled;
+    real *const scaled2 = take(&w, L * K);
+    real *const product16 = scaled2;
+    real *const dk = scaled2;
+    real *const product = take(&w, L * L);
+    real *const between = take(&w, L * L);
+    real *const scaled3 = take(&w, L * K);
+    real *const summed3 = scaled3;
+    real *const summed = take(&w, L * V);
+    real *const o = summed;
+    real *const product8 = summed;
+    real *const summed2 = summed;
+    real *const negated = take(&w, L * L);
+    real *const product3 = negated;
+    real *const inverted = take(&w, L * L);
+    real *const product12 = inverted;
+    real *const product2 = take(&w, L * V);
+    real *const down = take(&w, L);
+    real *const product4 = take(&w, L * K);
+    real *const product5 = take(&w, L);
+    real *const whole_pull2 = product5;
+    real *const suffix_pull2 = take(&w, L);
+    real *const scaled5 = take(&w, L * V);
+    real *const dv = scaled5;
+    real *const product7 = take(&w, L * L);
+    real *const scaled4 = take(&w, L * L);
+    real *const scaled6 = scaled4;
+    real *const summed4 = take(&w, L * K);
+    real *const scaled7 = take(&w, L * L);
+    real *const scaled8 = scaled7;
+    real *const product10 = take(&w, L * K);
+    real *const product13 = product10;
+    real *const product11 = take(&w, L * V);
+    real *const product14 = take(&w, L);
+    real *const added = take(&w, L * L);
+    real *const matrix_pull2 = take(&w, L);
+    real *const dbeta = take(&w, L);
+    real *const product15 = take(&w, L);
+    real *const dbeta2 = take(&w, L);
+    real *const added2 = take(&w, L);
+    real *const dS_even = take(&w, K * V);
+    real *const dS_odd = take(&w, K * V);
+    real *const scratch = take(&w, most(most(most(most(inverse_room(L), suffix_pull_room(L, 1)), whole_pull_room(L, 1)), matrix_pull_room(L, 1)), prefix_pull_room(L, 1)));
+    const int64_t chunks = (run->tokens + L - 1) / L;
+    real power;
+    levels_t decay;
+    real total;
+    real product6;
+    power = f_pow((real)(K), R(-0.5));
+    load_tile(dS_even, &x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, 0, 1, K * V);
+    real *dS = dS_even, *dS_next = dS_odd;
+    for (int64_t c = chunks - 1; c >= 0; c--) {
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        if (c > 0) {
+            prefetch(&x[GATED_DELTANET_BACKWARD_0_IN_q], n, h, at - L, L, K);
+            prefetch(&x[GATED_DELTANET_BACKWARD_0_IN_g], n, h, at - L, L, 1);
+            prefetch(&x[GATED_DELTANET_BACKWARD_0_IN_k], n, h, at - L, L, K);
+            prefetch(&x[GATED_DELTANET_BACKWARD_0_IN_v], n, h, at - L, L, V);
+            prefetch(&x[GATED_DELTANET_BACKWARD_0_IN_beta], n, h, at - L, L, 1);
+            prefetch(&x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at - L, L, V);
+        }
+        load_tile(q, &x[GATED_DELTANET_BACKWARD_0_IN_q], n, h, at, C, K);
+        load_tile(g, &x[GATED_DELTANET_BACKWARD_0_IN_g], n, h, at, C, 1);
+        levels(&decay, g, C, 1, 1, 0, decay_room);
+        prefix(up, &decay);
+        load_tile(S_start, &x[GATED_DELTANET_BACKWARD_0_START_S], n, h, c, 1, K * V);
+        load_tile(k, &x[GATED_DELTANET_BACKWARD_0_IN_k], n, h, at, C, K);
+        load_tile(v, &x[GATED_DELTANET_BACKWARD_0_IN_v], n, h, at, C, V);
+        load_tile(beta, &x[GATED_DELTANET_BACKWARD_0_IN_beta], n, h, at, C, 1);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled[t * K + i_K] = q[t * K + i_K] * up[t];
+                scaled2[t * K + i_K] = k[t * K + i_K] * -beta[t];
+            }
+        }
+        gemm(C, C, K, scaled2, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
+        matrix(between, &decay);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled3[t * K + i_K] = scaled2[t * K + i_K] * up[t];
+            }
+        }
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                summed[t * V + i_V] = v[t * V + i_V] * beta[t];
+            }
+        }
+        gemm(C, V, K, scaled3, K, 1, S_start, V, 1, summed, V, 1, WHOLE, 1);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                negated[t * C + s] = -(product[t * C + s] * between[t * C + s]);
+            }
+        }
+        inverse(inverted, negated, C, scratch);
+        gemm(C, V, C, inverted, C, 1, summed, V, 1, product2, V, 1, LOWER_A, 0);
+        gemm(C, C, K, q, K, 1, k, 1, K, product3, C, 1, WHOLE, 0);
+        whole(&total, &decay);
+        suffix(down, &decay);
+        load_tile(o, &x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at, C, V);
+        gemm(K, C, V, dS, V, 1, product2, 1, V, product4, 1, K, WHOLE, 0);
+        for (int64_t t = 0; t < C; t++) {
+            real sum = R(0);
+            #pragma omp simd reduction(+ : sum)
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                sum += product4[t * K + i_K] * k[t * K + i_K];
+            }
+            product5[t] = sum;
+        }
+        suffix_pull(suffix_pull2, product5, &decay, scratch);
+        {
+            real sum = R(0);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    sum += dS[i_K * V + i_V] * S_start[i_K * V + i_V];
+                }
+            }
+            product6 = sum;
+        }
+        whole_pull(whole_pull2, &product6, &decay, scratch);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                scaled5[t * V + i_V] = o[t * V + i_V] * power;
+            }
+        }
+        gemm(C, C, V, scaled5, V, 1, product2, 1, V, product7, C, 1, WHOLE, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled4[t * C + s] = product3[t * C + s] * between[t * C + s];
+            }
+        }
+        gemm(C, V, C, scaled4, 1, C, scaled5, V, 1, product8, V, 1, UPPER_A, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled6[t * C + s] = product7[t * C + s] * between[t * C + s];
+            }
+        }
+        gemm(C, K, C, scaled6, 1, C, q, K, 1, summed4, K, 1, UPPER_A, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled7[t * C + s] = inverted[t * C + s] * down[t];
+            }
+        }
+        gemm(C, K, C, scaled7, 1, C, k, K, 1, product10, K, 1, UPPER_A, 0);
+        gemm(C, V, C, inverted, 1, C, product8, V, 1, product11, V, 1, UPPER_A, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                summed2[t * V + i_V] = product11[t * V + i_V];
+            }
+        }
+        gemm(C, V, K, product10, K, 1, dS, V, 1, summed2, V, 1, WHOLE, 1);
+        gemm(C, C, V, summed2, V, 1, product2, 1, V, product12, C, 1, LOWER_OUT, 0);
+        gemm(C, K, V, summed2, V, 1, S_start, 1, V, product13, K, 1, WHOLE, 0);
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                dS_next[i_K * V + i_V] = dS[i_K * V + i_V] * total;
+            }
+        }
+        gemm(V, K, C, summed2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, 1);
+        for (int64_t t = 0; t < C; t++) {
+            real sum = R(0);
+            #pragma omp simd reduction(+ : sum)
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                sum += product13[t * K + i_K] * scaled2[t * K + i_K];
+            }
+            product14[t] = sum;
+        }
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled8[t * C + s] = (t > s ? product12[t * C + s] : R(0)) * between[t * C + s];
+                added[t * C + s] = product7[t * C + s] * product3[t * C + s] + (t > s ? product12[t * C + s] : R(0)) * product[t * C + s];
+            }
+        }
+        matrix_pull(matrix_pull2, added, &decay, scratch);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                summed3[t * K + i_K] = product13[t * K + i_K] * up[t];
+            }
+        }
+        gemm(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, 1);
+        gemm(C, K, C, scaled8, 1, C, scaled2, K, 1, summed4, K, 1, UPPER_A, 1);
+        for (int64_t t = 0; t < C; t++) {
+            real sum = R(0);
+            #pragma omp simd reduction(+ : sum)
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                sum += -summed3[t * K + i_K] * k[t * K + i_K];
+            }
+            dbeta[t] = sum;
+        }
+        for (int64_t t = 0; t < C; t++) {
+            real sum = R(0);
+            #pragma omp simd reduction(+ : sum)
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                sum += summed2[t * V + i_V] * v[t * V + i_V];
+            }
+            product15[t] = sum;
+        }
+        gemm(C, K, V, scaled5, V, 1, S_start, 1, V, product16, K, 1, WHOLE, 0);
+        gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                dq[t * K + i_K] = product16[t * K + i_K] * up[t];
+            }
+        }
+        gemm(C, K, C, scaled6, C, 1, k, K, 1, dq, K, 1, LOWER_A, 1);
+        for (int64_t t = 0; t < C; t++) {
+            real sum = R(0);
+            #pragma omp simd reduction(+ : sum)
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                sum += product16[t * K + i_K] * q[t * K + i_K];
+            }
+            product17[t] = sum;
+        }
+        #pragma omp simd
+        for (int64_t t = 0; t < C; t++) {
+            dbeta2[t] = dbeta[t] + product15[t];
+            added2[t] = product14[t] + product17[t];
+        }
+        prefix_pull(prefix_pull2, added2, &decay, scratch);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                dk[t * K + i_K] = product4[t * K + i_K] * down[t] + summed4[t * K + i_K] + -summed3[t * K + i_K] * beta[t];
+            }
+        }
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                dv[t * V + i_V] = summed2[t * V + i_V] * beta[t];
+            }
+        }
+        #pragma omp simd
+        for (int64_t t = 0; t < C; t++) {
+            dg[t] = suffix_pull2[t] + whole_pull2[t] + matrix_pull2[t] + prefix_pull2[t];
+        }
+        store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_q], n, h, at, dq, C, K);
+        store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_g], n, h, at, dg, C, 1);
+        store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
+        store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
+        store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_beta], n, h, at, dbeta2, C, 1);
+        swap(&dS, &dS_next);
+    }
+    store_tile(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, 0, dS, 1, K * V);
+}
+
+static int64_t forward_token_room(const gated_deltanet_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    room += 3 * round_up(K);
+    room += 2 * round_up(V);
+    room += 2 * round_up(K * V);
+    return room;
+}
+
+static void forward_token(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    real *const q = take(&w, K);
+    real *const k = take(&w, K);
+    real *const scaled = take(&w, K);
+    real *const product = take(&w, V);
+    real *const o = product;
+    real *const v = take(&w, V);
+    real *const product2 = v;
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    const int64_t chunks = run->tokens;
+    real power;
+    real g;
+    real beta;
+    real alpha;
+    power = f_pow((real)(K), R(-0.5));
+    load_tile(S_even, &x[GATED_DELTANET_FORWARD_TOKEN_BEGUN_S], n, h, 0, 1, K * V);
+    real *S = S_even, *S_next = S_odd;
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t at = c;
+        if (x[GATED_DELTANET_FORWARD_TOKEN_START_S].data && c % KEPT == 0)
+            store_tile(&x[GATED_DELTANET_FORWARD_TOKEN_START_S], n, h, c / KEPT, S, 1, K * V);
+        load_tile(q, &x[GATED_DELTANET_FORWARD_TOKEN_IN_q], n, h, at, 1, K);
+        load_tile(&g, &x[GATED_DELTANET_FORWARD_TOKEN_IN_g], n, h, at, 1, 1);
+        load_tile(&beta, &x[GATED_DELTANET_FORWARD_TOKEN_IN_beta], n, h, at, 1, 1);
+        load_tile(k, &x[GATED_DELTANET_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
+        alpha = f_exp(g);
+        #pragma omp simd
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            scaled[i_K] = k[i_K] * -(beta * alpha);
+        }
+        gemm(1, V, K, scaled, 0, 1, S, V, 1, product, 0, 1, WHOLE, 0);
+        load_tile(v, &x[GATED_DELTANET_FORWARD_TOKEN_IN_v], n, h, at, 1, V);
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                S_next[i_K * V + i_V] = alpha * S[i_K * V + i_V] + k[i_K] * product[i_V] + beta * k[i_K] * v[i_V];
+            }
+        }
+        gemm(1, V, K, q, 0, 1, S_next, V, 1, product2, 0, 1, WHOLE, 0);
+        #pragma omp simd
+        for (int64_t i_V = 0; i_V < V; i_V++) {
+            o[i_V] = power * product2[i_V];
+        }
+        store_tile(&x[GATED_DELTANET_FORWARD_TOKEN_OUT_o], n, h, at, o, 1, V);
+        swap(&S, &S_next);
+    }
+    store_tile(&x[GATED_DELTANET_FORWARD_TOKEN_ENDED_S], n, h, 0, S, 1, K * V);
+}
+
+static int64_t keep_token_room(const gated_deltanet_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    room += 2 * round_up(K);
+    room += 2 * round_up(V);
+    room += 2 * round_up(K * V);
+    return room;
+}
+
+static void keep_token(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    real *const k = take(&w, K);
+    real *const scaled = take(&w, K);
+    real *const product = take(&w, V);
+    real *const v = take(&w, V);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    const int64_t chunks = run->tokens;
+    real g;
+    real beta;
+    real alpha;
+    load_tile(S_even, &x[GATED_DELTANET_FORWARD_TOKEN_BEGUN_S], n, h, 0, 1, K * V);
+    real *S = S_even, *S_next = S_odd;
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t at = c;
+        if (x[GATED_DELTANET_FORWARD_TOKEN_START_S].data && c % KEPT == 0)
+            store_tile(&x[GATED_DELTANET_FORWARD_TOKEN_START_S], n, h, c / KEPT, S, 1, K * V);
+        load_tile(&g, &x[GATED_DELTANET_FORWARD_TOKEN_IN_g], n, h, at, 1, 1);
+        load_tile(&beta, &x[GATED_DELTANET_FORWARD_TOKEN_IN_beta], n, h, at, 1, 1);
+        load_tile(k, &x[GATED_DELTANET_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
+        alpha = f_exp(g);
+        #pragma omp simd
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            scaled[i_K] = k[i_K] * -(beta * alpha);
+        }
+        gemm(1, V, K, scaled, 0, 1, S, V, 1, product, 0, 1, WHOLE, 0);
+        load_tile(v, &x[GATED_DELTANET_FORWARD_TOKEN_IN_v], n, h, at, 1, V);
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                S_next[i_K * V + i_V] = alpha * S[i_K * V + i_V] + k[i_K] * product[i_V] + beta * k[i_K] * v[i_V];
+            }
+        }
+        swap(&S, &S_next);
+    }
+    store_tile(&x[GATED_DELTANET_FORWARD_TOKEN_ENDED_S], n, h, 0, S, 1, K * V);
+}
+
+static int64_t backward_token_room(const gated_deltanet_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    room += 8 * round_up(K);
+    room += 6 * round_up(V);
+    room += 5 * round_up(K * V);
+    room += (round_up(KEPT * (K * V)));
+    return room;
+}
+
+static void backward_token(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    real *const q = take(&w, K);
+    real *const summed = q;
+    real *const k2 = take(&w, K);
+    real *const dk = k2;
+    real *const scaled2 = take(&w, K);
+    real *const product2 = take(&w, V);
+    real *const summed3 = product2;
+    real *const v2 = take(&w, V);
+    real *const dv = v2;
+    real *const o = take(&w, V);
+    real *const S2 = take(&w, K * V);
+    real *const dS2 = S2;
+    real *const scaled3 = take(&w, V);
+    real *const dq = take(&w, K);
+    real *const summed2 = take(&w, K);
+    real *const product3 = take(&w, K);
+    real *const dS_even = take(&w, K * V);
+    real *const dS_odd = take(&w, K * V);
+    real *const k = take(&w, K);
+    real *const scaled = take(&w, K);
+    real *const product = take(&w, V);
+    real *const v = take(&w, V);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    real *const S_kept = take(&w, KEPT * (K * V));
+    real g;
+    real beta;
+    real alpha;
+    real *S = S_even, *S_next = S_odd;
+    real power;
+    real g2;
+    real beta2;
+    real alpha2;
+    real dbeta;
+    real product4;
+    real product5;
+    real dbeta2;
+    real dg;
+    power = f_pow((real)(K), R(-0.5));
+    load_tile(dS_even, &x[GATED_DELTANET_BACKWARD_TOKEN_DENDED_S], n, h, 0, 1, K * V);
+    real *dS = dS_even, *dS_next = dS_odd;
+    for (int64_t c = (run->tokens + KEPT - 1) / KEPT - 1; c >= 0; c--) {
+        const int64_t first = c * KEPT, count = least(KEPT, run->tokens - first);
+        load_tile(S, &x[GATED_DELTANET_BACKWARD_TOKEN_START_S], n, h, c, 1, K * V);
+        for (int64_t p = 0; p < count; p++) {
+            const int64_t at = first + p;
+            copy(S_kept + p * (K * V), S, K * V);
+            load_tile(&g, &x[GATED_DELTANET_BACKWARD_TOKEN_IN_g], n, h, at, 1, 1);
+            load_tile(&beta, &x[GATED_DELTANET_BACKWARD_TOKEN_IN_beta], n, h, at, 1, 1);
+            load_tile(k, &x[GATED_DELTANET_BACKWARD_TOKEN_IN_k], n, h, at, 1, K);
+            alpha = f_exp(g);
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled[i_K] = k[i_K] * -(beta * alpha);
+            }
+            gemm(1, V, K, scaled, 0, 1, S, V, 1, product, 0, 1, WHOLE, 0);
+            load_tile(v, &x[GATED_DELTANET_BACKWARD_TOKEN_IN_v], n, h, at, 1, V);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    S_next[i_K * V + i_V] = alpha * S[i_K * V + i_V] + k[i_K] * product[i_V] + beta * k[i_K] * v[i_V];
+                }
+            }
+            swap(&S, &S_next);
+        }
+        for (int64_t p = count - 1; p >= 0; p--) {
+            const int64_t at = first + p;
+            real *const S_at = S_kept + p * (K * V);
+            load_tile(q, &x[GATED_DELTANET_BACKWARD_TOKEN_IN_q], n, h, at, 1, K);
+            load_tile(&g2, &x[GATED_DELTANET_BACKWARD_TOKEN_IN_g], n, h, at, 1, 1);
+            load_tile(&beta2, &x[GATED_DELTANET_BACKWARD_TOKEN_IN_beta], n, h, at, 1, 1);
+            load_tile(k2, &x[GATED_DELTANET_BACKWARD_TOKEN_IN_k], n, h, at, 1, K);
+            alpha2 = f_exp(g2);
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled2[i_K] = k2[i_K] * -(alpha2 * beta2);
+            }
+            gemm(1, V, K, scaled2, 0, 1, S_at, V, 1, product2, 0, 1, WHOLE, 0);
+            load_tile(v2, &x[GATED_DELTANET_BACKWARD_TOKEN_IN_v], n, h, at, 1, V);
+            load_tile(o, &x[GATED_DELTANET_BACKWARD_TOKEN_DOUT_o], n, h, at, 1, V);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    S2[i_K * V + i_V] = alpha2 * S_at[i_K * V + i_V] + k2[i_K] * product2[i_V] + beta2 * k2[i_K] * v2[i_V];
+                }
+            }
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                scaled3[i_V] = o[i_V] * power;
+            }
+            gemm(1, K, V, scaled3, 0, 1, S2, 1, V, dq, 0, 1, WHOLE, 0);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    dS2[i_K * V + i_V] = dS[i_K * V + i_V] + scaled3[i_V] * q[i_K];
+                }
+            }
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    sum += dS2[i_K * V + i_V] * v2[i_V];
+                }
+                summed[i_K] = sum;
+            }
+            fill(dv, R(0), V);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    dv[i_V] += dS2[i_K * V + i_V] * (beta2 * k2[i_K]);
+                }
+            }
+            {
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    sum += summed[i_K] * k2[i_K];
+                }
+                dbeta = sum;
+            }
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    sum += dS2[i_K * V + i_V] * product2[i_V];
+                }
+                summed2[i_K] = sum;
+            }
+            fill(summed3, R(0), V);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    summed3[i_V] += dS2[i_K * V + i_V] * k2[i_K];
+                }
+            }
+            gemm(1, K, V, summed3, 0, 1, S_at, 1, V, product3, 0, 1, WHOLE, 0);
+            {
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    sum += -product3[i_K] * k2[i_K];
+                }
+                product4 = sum;
+            }
+            {
+                real sum = R(0);
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    #pragma omp simd reduction(+ : sum)
+                    for (int64_t i_V = 0; i_V < V; i_V++) {
+                        sum += dS2[i_K * V + i_V] * S_at[i_K * V + i_V];
+                    }
+                }
+                product5 = sum;
+            }
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                dk[i_K] = summed[i_K] * beta2 + summed2[i_K] + -product3[i_K] * (alpha2 * beta2);
+            }
+            dbeta2 = dbeta + product4 * alpha2;
+            dg = (product4 * beta2 + product5) * alpha2;
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    dS_next[i_K * V + i_V] = summed3[i_V] * scaled2[i_K] + dS2[i_K * V + i_V] * alpha2;
+                }
+            }
+            store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_q], n, h, at, dq, 1, K);
+            store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_g], n, h, at, &dg, 1, 1);
+            store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_beta], n, h, at, &dbeta2, 1, 1);
+            store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_k], n, h, at, dk, 1, K);
+            store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_v], n, h, at, dv, 1, V);
+            swap(&dS, &dS_next);
+        }
+    }
+    store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DBEGUN_S], n, h, 0, dS, 1, K * V);
+}

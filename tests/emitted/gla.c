@@ -1,0 +1,536 @@
+static int64_t forward_0_room(const gla_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += 5 * round_up(L * K);
+    room += (round_up(levels_room(L, K)));
+    room += round_up(L * L);
+    room += 2 * round_up(L * V);
+    room += round_up(K);
+    room += 2 * round_up(K * V);
+    room += (round_up(meet_room(L, K)));
+    return room;
+}
+
+static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    real *const q = take(&w, L * K);
+    real *const g = take(&w, L * K);
+    real *const decay_room = take(&w, levels_room(L, K));
+    real *const k = take(&w, L * K);
+    real *const from_start = take(&w, L * K);
+    real *const pairs = take(&w, L * L);
+    real *const to_end = take(&w, L * K);
+    real *const summed = take(&w, L * V);
+    real *const v = take(&w, L * V);
+    real *const o = v;
+    real *const total = take(&w, K);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    real *const scratch = take(&w, meet_room(L, K));
+    const int64_t chunks = (run->tokens + L - 1) / L;
+    real power;
+    levels_t decay;
+    power = f_pow((real)(K), R(-0.5));
+    load_tile(S_even, &x[GLA_FORWARD_0_BEGUN_S], n, h, 0, 1, K * V);
+    real *S = S_even, *S_next = S_odd;
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        if (x[GLA_FORWARD_0_START_S].data)
+            store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        if (c + 1 < chunks) {
+            prefetch(&x[GLA_FORWARD_0_IN_q], n, h, at + L, least(L, run->tokens - at - L), K);
+            prefetch(&x[GLA_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), K);
+            prefetch(&x[GLA_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
+            prefetch(&x[GLA_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+        }
+        load_tile(q, &x[GLA_FORWARD_0_IN_q], n, h, at, C, K);
+        load_tile(g, &x[GLA_FORWARD_0_IN_g], n, h, at, C, K);
+        levels(&decay, g, C, K, 1, 0, decay_room);
+        load_tile(k, &x[GLA_FORWARD_0_IN_k], n, h, at, C, K);
+        meet(pairs, from_start, to_end, q, k, K, &decay, scratch);
+        gemm(C, V, K, from_start, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
+        load_tile(v, &x[GLA_FORWARD_0_IN_v], n, h, at, C, V);
+        gemm(C, V, C, pairs, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
+        whole(total, &decay);
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                S_next[i_K * V + i_V] = total[i_K] * S[i_K * V + i_V];
+            }
+        }
+        gemm(K, V, C, to_end, 1, K, v, V, 1, S_next, V, 1, WHOLE, 1);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                o[t * V + i_V] = power * summed[t * V + i_V];
+            }
+        }
+        store_tile(&x[GLA_FORWARD_0_OUT_o], n, h, at, o, C, V);
+        swap(&S, &S_next);
+    }
+    store_tile(&x[GLA_FORWARD_0_ENDED_S], n, h, 0, S, 1, K * V);
+}
+
+static int64_t keep_0_room(const gla_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += 3 * round_up(L * K);
+    room += (round_up(levels_room(L, K)));
+    room += round_up(L * V);
+    room += round_up(K);
+    room += 2 * round_up(K * V);
+    return room;
+}
+
+static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    real *const g = take(&w, L * K);
+    real *const scaled = g;
+    real *const decay_room = take(&w, levels_room(L, K));
+    real *const k = take(&w, L * K);
+    real *const v = take(&w, L * V);
+    real *const total = take(&w, K);
+    real *const down = take(&w, L * K);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    const int64_t chunks = (run->tokens + L - 1) / L;
+    levels_t decay;
+    load_tile(S_even, &x[GLA_FORWARD_0_BEGUN_S], n, h, 0, 1, K * V);
+    real *S = S_even, *S_next = S_odd;
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        if (x[GLA_FORWARD_0_START_S].data)
+            store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        if (c + 1 < chunks) {
+            prefetch(&x[GLA_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), K);
+            prefetch(&x[GLA_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
+            prefetch(&x[GLA_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+        }
+        load_tile(g, &x[GLA_FORWARD_0_IN_g], n, h, at, C, K);
+        levels(&decay, g, C, K, 1, 0, decay_room);
+        load_tile(k, &x[GLA_FORWARD_0_IN_k], n, h, at, C, K);
+        load_tile(v, &x[GLA_FORWARD_0_IN_v], n, h, at, C, V);
+        whole(total, &decay);
+        suffix(down, &decay);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled[t * K + i_K] = k[t * K + i_K] * down[t * K + i_K];
+            }
+        }
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                S_next[i_K * V + i_V] = total[i_K] * S[i_K * V + i_V];
+            }
+        }
+        gemm(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, 1);
+        swap(&S, &S_next);
+    }
+    store_tile(&x[GLA_FORWARD_0_ENDED_S], n, h, 0, S, 1, K * V);
+}
+
+static int64_t backward_0_room(const gla_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += 14 * round_up(L * K);
+    room += (round_up(levels_room(L, K)));
+    room += 2 * round_up(L * L);
+    room += 3 * round_up(K * V);
+    room += 3 * round_up(L * V);
+    room += 2 * round_up(K);
+    room += (round_up(most(most(most(most(meet_room(L, K), suffix_pull_room(L, K)), whole_pull_room(L, K)), meet_pull_room(L, K)), prefix_pull_room(L, K))));
+    return room;
+}
+
+static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    real *const q = take(&w, L * K);
+    real *const g = take(&w, L * K);
+    real *const dg = g;
+    real *const decay_room = take(&w, levels_room(L, K));
+    real *const up = take(&w, L * K);
+    real *const k = take(&w, L * K);
+    real *const product5 = k;
+    real *const from_start = take(&w, L * K);
+    real *const dk = from_start;
+    real *const pairs = take(&w, L * L);
+    real *const to_end = take(&w, L * K);
+    real *const dq = to_end;
+    real *const S_start = take(&w, K * V);
+    real *const v = take(&w, L * V);
+    real *const product4 = v;
+    real *const total = take(&w, K);
+    real *const down = take(&w, L * K);
+    real *const prefix_pull2 = down;
+    real *const o = take(&w, L * V);
+    real *const dv = o;
+    real *const product = take(&w, L * K);
+    real *const scaled = take(&w, L * K);
+    real *const whole_pull2 = scaled;
+    real *const suffix_pull2 = take(&w, L * K);
+    real *const product2 = take(&w, K);
+    real *const scaled2 = take(&w, L * V);
+    real *const product3 = take(&w, L * L);
+    real *const part = take(&w, L * K);
+    real *const part2 = take(&w, L * K);
+    real *const scaled3 = take(&w, L * K);
+    real *const dq2 = take(&w, L * K);
+    real *const dS_even = take(&w, K * V);
+    real *const dS_odd = take(&w, K * V);
+    real *const scratch = take(&w, most(most(most(most(meet_room(L, K), suffix_pull_room(L, K)), whole_pull_room(L, K)), meet_pull_room(L, K)), prefix_pull_room(L, K)));
+    const int64_t chunks = (run->tokens + L - 1) / L;
+    real power;
+    levels_t decay;
+    power = f_pow((real)(K), R(-0.5));
+    load_tile(dS_even, &x[GLA_BACKWARD_0_DENDED_S], n, h, 0, 1, K * V);
+    real *dS = dS_even, *dS_next = dS_odd;
+    for (int64_t c = chunks - 1; c >= 0; c--) {
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        if (c > 0) {
+            prefetch(&x[GLA_BACKWARD_0_IN_q], n, h, at - L, L, K);
+            prefetch(&x[GLA_BACKWARD_0_IN_g], n, h, at - L, L, K);
+            prefetch(&x[GLA_BACKWARD_0_IN_k], n, h, at - L, L, K);
+            prefetch(&x[GLA_BACKWARD_0_IN_v], n, h, at - L, L, V);
+            prefetch(&x[GLA_BACKWARD_0_DOUT_o], n, h, at - L, L, V);
+        }
+        load_tile(q, &x[GLA_BACKWARD_0_IN_q], n, h, at, C, K);
+        load_tile(g, &x[GLA_BACKWARD_0_IN_g], n, h, at, C, K);
+        levels(&decay, g, C, K, 1, 0, decay_room);
+        prefix(up, &decay);
+        load_tile(k, &x[GLA_BACKWARD_0_IN_k], n, h, at, C, K);
+        meet(pairs, from_start, to_end, q, k, K, &decay, scratch);
+        load_tile(S_start, &x[GLA_BACKWARD_0_START_S], n, h, c, 1, K * V);
+        load_tile(v, &x[GLA_BACKWARD_0_IN_v], n, h, at, C, V);
+        whole(total, &decay);
+        suffix(down, &decay);
+        load_tile(o, &x[GLA_BACKWARD_0_DOUT_o], n, h, at, C, V);
+        gemm(K, C, V, dS, V, 1, v, 1, V, product, 1, K, WHOLE, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled[t * K + i_K] = product[t * K + i_K] * k[t * K + i_K];
+            }
+        }
+        suffix_pull(suffix_pull2, scaled, &decay, scratch);
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            real sum = R(0);
+            #pragma omp simd reduction(+ : sum)
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                sum += dS[i_K * V + i_V] * S_start[i_K * V + i_V];
+            }
+            product2[i_K] = sum;
+        }
+        whole_pull(whole_pull2, product2, &decay, scratch);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                scaled2[t * V + i_V] = o[t * V + i_V] * power;
+            }
+        }
+        gemm(C, C, V, scaled2, V, 1, v, 1, V, product3, C, 1, WHOLE, 0);
+        gemm(C, V, C, pairs, 1, C, scaled2, V, 1, product4, V, 1, UPPER_A, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                dv[t * V + i_V] = product4[t * V + i_V];
+            }
+        }
+        gemm(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, 1);
+        meet_pull(dq, part, part2, product3, q, k, K, &decay, scratch);
+        gemm(C, K, V, scaled2, V, 1, S_start, 1, V, product5, K, 1, WHOLE, 0);
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                dS_next[i_K * V + i_V] = dS[i_K * V + i_V] * total[i_K];
+            }
+        }
+        gemm(V, K, C, scaled2, 1, V, from_start, K, 1, dS_next, 1, V, WHOLE, 1);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                dk[t * K + i_K] = product[t * K + i_K] * down[t * K + i_K] + part[t * K + i_K];
+                scaled3[t * K + i_K] = product5[t * K + i_K] * q[t * K + i_K];
+                dq2[t * K + i_K] = dq[t * K + i_K] + product5[t * K + i_K] * up[t * K + i_K];
+            }
+        }
+        prefix_pull(prefix_pull2, scaled3, &decay, scratch);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                dg[t * K + i_K] = suffix_pull2[t * K + i_K] + whole_pull2[t * K + i_K] + part2[t * K + i_K] + prefix_pull2[t * K + i_K];
+            }
+        }
+        store_tile(&x[GLA_BACKWARD_0_DIN_q], n, h, at, dq2, C, K);
+        store_tile(&x[GLA_BACKWARD_0_DIN_g], n, h, at, dg, C, K);
+        store_tile(&x[GLA_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
+        store_tile(&x[GLA_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
+        swap(&dS, &dS_next);
+    }
+    store_tile(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, 0, dS, 1, K * V);
+}
+
+static int64_t forward_token_room(const gla_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    room += 4 * round_up(K);
+    room += 2 * round_up(V);
+    room += 2 * round_up(K * V);
+    return room;
+}
+
+static void forward_token(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    real *const q = take(&w, K);
+    real *const g = take(&w, K);
+    real *const k = take(&w, K);
+    real *const v = take(&w, V);
+    real *const product = v;
+    real *const alpha = take(&w, K);
+    real *const o = take(&w, V);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    const int64_t chunks = run->tokens;
+    real power;
+    power = f_pow((real)(K), R(-0.5));
+    load_tile(S_even, &x[GLA_FORWARD_TOKEN_BEGUN_S], n, h, 0, 1, K * V);
+    real *S = S_even, *S_next = S_odd;
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t at = c;
+        if (x[GLA_FORWARD_TOKEN_START_S].data && c % KEPT == 0)
+            store_tile(&x[GLA_FORWARD_TOKEN_START_S], n, h, c / KEPT, S, 1, K * V);
+        load_tile(q, &x[GLA_FORWARD_TOKEN_IN_q], n, h, at, 1, K);
+        load_tile(g, &x[GLA_FORWARD_TOKEN_IN_g], n, h, at, 1, K);
+        load_tile(k, &x[GLA_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
+        load_tile(v, &x[GLA_FORWARD_TOKEN_IN_v], n, h, at, 1, V);
+        #pragma omp simd
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            alpha[i_K] = f_exp(g[i_K]);
+        }
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                S_next[i_K * V + i_V] = alpha[i_K] * S[i_K * V + i_V] + k[i_K] * v[i_V];
+            }
+        }
+        gemm(1, V, K, q, 0, 1, S_next, V, 1, product, 0, 1, WHOLE, 0);
+        #pragma omp simd
+        for (int64_t i_V = 0; i_V < V; i_V++) {
+            o[i_V] = power * product[i_V];
+        }
+        store_tile(&x[GLA_FORWARD_TOKEN_OUT_o], n, h, at, o, 1, V);
+        swap(&S, &S_next);
+    }
+    store_tile(&x[GLA_FORWARD_TOKEN_ENDED_S], n, h, 0, S, 1, K * V);
+}
+
+static int64_t keep_token_room(const gla_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    room += 3 * round_up(K);
+    room += round_up(V);
+    room += 2 * round_up(K * V);
+    return room;
+}
+
+static void keep_token(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    real *const g = take(&w, K);
+    real *const k = take(&w, K);
+    real *const v = take(&w, V);
+    real *const alpha = take(&w, K);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    const int64_t chunks = run->tokens;
+    load_tile(S_even, &x[GLA_FORWARD_TOKEN_BEGUN_S], n, h, 0, 1, K * V);
+    real *S = S_even, *S_next = S_odd;
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t at = c;
+        if (x[GLA_FORWARD_TOKEN_START_S].data && c % KEPT == 0)
+            store_tile(&x[GLA_FORWARD_TOKEN_START_S], n, h, c / KEPT, S, 1, K * V);
+        load_tile(g, &x[GLA_FORWARD_TOKEN_IN_g], n, h, at, 1, K);
+        load_tile(k, &x[GLA_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
+        load_tile(v, &x[GLA_FORWARD_TOKEN_IN_v], n, h, at, 1, V);
+        #pragma omp simd
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            alpha[i_K] = f_exp(g[i_K]);
+        }
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                S_next[i_K * V + i_V] = alpha[i_K] * S[i_K * V + i_V] + k[i_K] * v[i_V];
+            }
+        }
+        swap(&S, &S_next);
+    }
+    store_tile(&x[GLA_FORWARD_TOKEN_ENDED_S], n, h, 0, S, 1, K * V);
+}
+
+static int64_t backward_token_room(const gla_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    room += 8 * round_up(K);
+    room += 4 * round_up(V);
+    room += 5 * round_up(K * V);
+    room += (round_up(KEPT * (K * V)));
+    return room;
+}
+
+static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    real *const q = take(&w, K);
+    real *const dk = q;
+    real *const g2 = take(&w, K);
+    real *const dq = g2;
+    real *const k2 = take(&w, K);
+    real *const dalpha = k2;
+    real *const v2 = take(&w, V);
+    real *const dv = v2;
+    real *const alpha2 = take(&w, K);
+    real *const o = take(&w, V);
+    real *const S2 = take(&w, K * V);
+    real *const dS2 = S2;
+    real *const scaled = take(&w, V);
+    real *const dg = take(&w, K);
+    real *const dS_even = take(&w, K * V);
+    real *const dS_odd = take(&w, K * V);
+    real *const g = take(&w, K);
+    real *const k = take(&w, K);
+    real *const v = take(&w, V);
+    real *const alpha = take(&w, K);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    real *const S_kept = take(&w, KEPT * (K * V));
+    real *S = S_even, *S_next = S_odd;
+    real power;
+    power = f_pow((real)(K), R(-0.5));
+    load_tile(dS_even, &x[GLA_BACKWARD_TOKEN_DENDED_S], n, h, 0, 1, K * V);
+    real *dS = dS_even, *dS_next = dS_odd;
+    for (int64_t c = (run->tokens + KEPT - 1) / KEPT - 1; c >= 0; c--) {
+        const int64_t first = c * KEPT, count = least(KEPT, run->tokens - first);
+        load_tile(S, &x[GLA_BACKWARD_TOKEN_START_S], n, h, c, 1, K * V);
+        for (int64_t p = 0; p < count; p++) {
+            const int64_t at = first + p;
+            copy(S_kept + p * (K * V), S, K * V);
+            load_tile(g, &x[GLA_BACKWARD_TOKEN_IN_g], n, h, at, 1, K);
+            load_tile(k, &x[GLA_BACKWARD_TOKEN_IN_k], n, h, at, 1, K);
+            load_tile(v, &x[GLA_BACKWARD_TOKEN_IN_v], n, h, at, 1, V);
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                alpha[i_K] = f_exp(g[i_K]);
+            }
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    S_next[i_K * V + i_V] = alpha[i_K] * S[i_K * V + i_V] + k[i_K] * v[i_V];
+                }
+            }
+            swap(&S, &S_next);
+        }
+        for (int64_t p = count - 1; p >= 0; p--) {
+            const int64_t at = first + p;
+            real *const S_at = S_kept + p * (K * V);
+            load_tile(q, &x[GLA_BACKWARD_TOKEN_IN_q], n, h, at, 1, K);
+            load_tile(g2, &x[GLA_BACKWARD_TOKEN_IN_g], n, h, at, 1, K);
+            load_tile(k2, &x[GLA_BACKWARD_TOKEN_IN_k], n, h, at, 1, K);
+            load_tile(v2, &x[GLA_BACKWARD_TOKEN_IN_v], n, h, at, 1, V);
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                alpha2[i_K] = f_exp(g2[i_K]);
+            }
+            load_tile(o, &x[GLA_BACKWARD_TOKEN_DOUT_o], n, h, at, 1, V);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    S2[i_K * V + i_V] = alpha2[i_K] * S_at[i_K * V + i_V] + k2[i_K] * v2[i_V];
+                }
+            }
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                scaled[i_V] = o[i_V] * power;
+            }
+            gemm(1, K, V, scaled, 0, 1, S2, 1, V, dq, 0, 1, WHOLE, 0);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    dS2[i_K * V + i_V] = dS[i_K * V + i_V] + scaled[i_V] * q[i_K];
+                }
+            }
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    sum += dS2[i_K * V + i_V] * v2[i_V];
+                }
+                dk[i_K] = sum;
+            }
+            fill(dv, R(0), V);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    dv[i_V] += dS2[i_K * V + i_V] * k2[i_K];
+                }
+            }
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    sum += dS2[i_K * V + i_V] * S_at[i_K * V + i_V];
+                }
+                dalpha[i_K] = sum;
+            }
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    dS_next[i_K * V + i_V] = dS2[i_K * V + i_V] * alpha2[i_K];
+                }
+            }
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                dg[i_K] = dalpha[i_K] * alpha2[i_K];
+            }
+            store_tile(&x[GLA_BACKWARD_TOKEN_DIN_q], n, h, at, dq, 1, K);
+            store_tile(&x[GLA_BACKWARD_TOKEN_DIN_g], n, h, at, dg, 1, K);
+            store_tile(&x[GLA_BACKWARD_TOKEN_DIN_k], n, h, at, dk, 1, K);
+            store_tile(&x[GLA_BACKWARD_TOKEN_DIN_v], n, h, at, dv, 1, V);
+            swap(&dS, &dS_next);
+        }
+    }
+    store_tile(&x[GLA_BACKWARD_TOKEN_DBEGUN_S], n, h, 0, dS, 1, K * V);
+}

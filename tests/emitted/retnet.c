@@ -1,0 +1,589 @@
+static int64_t forward_0_room(const retnet_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += 3 * round_up(L);
+    room += (round_up(levels_room(L, 1)));
+    room += 3 * round_up(L * L);
+    room += 2 * round_up(L * K);
+    room += 2 * round_up(L * V);
+    room += 2 * round_up(K * V);
+    return room;
+}
+
+static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    real *const wide = take(&w, L);
+    real *const decay_room = take(&w, levels_room(L, 1));
+    real *const up = take(&w, L);
+    real *const between = take(&w, L * L);
+    real *const down = take(&w, L);
+    real *const q = take(&w, L * K);
+    real *const scaled3 = q;
+    real *const scaled = take(&w, L * K);
+    real *const k = scaled;
+    real *const summed = take(&w, L * V);
+    real *const v = take(&w, L * V);
+    real *const o = v;
+    real *const product2 = take(&w, L * L);
+    real *const scaled2 = take(&w, L * L);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    const int64_t chunks = (run->tokens + L - 1) / L;
+    real head;
+    real difference;
+    real power;
+    real gamma;
+    real log;
+    real power2;
+    levels_t decay;
+    real total;
+    load_tile(&head, &x[RETNET_FORWARD_0_FIXED_head], n, h, 0, 1, 1);
+    difference = R(-5) - head;
+    power = f_pow(R(2), difference);
+    gamma = R(1) - power;
+    log = f_log(gamma);
+    power2 = f_pow((real)(K), R(-0.5));
+    load_tile(S_even, &x[RETNET_FORWARD_0_BEGUN_S], n, h, 0, 1, K * V);
+    real *S = S_even, *S_next = S_odd;
+    int64_t known = -1;
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        if (x[RETNET_FORWARD_0_START_S].data)
+            store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        if (c + 1 < chunks) {
+            prefetch(&x[RETNET_FORWARD_0_IN_q], n, h, at + L, least(L, run->tokens - at - L), K);
+            prefetch(&x[RETNET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
+            prefetch(&x[RETNET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+        }
+        if (C != known) {
+            #pragma omp simd
+            for (int64_t t = 0; t < C; t++) {
+                wide[t] = log;
+            }
+            levels(&decay, wide, C, 1, 1, 0, decay_room);
+            prefix(up, &decay);
+            matrix(between, &decay);
+            whole(&total, &decay);
+            suffix(down, &decay);
+            known = C;
+        }
+        load_tile(q, &x[RETNET_FORWARD_0_IN_q], n, h, at, C, K);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled[t * K + i_K] = q[t * K + i_K] * up[t];
+            }
+        }
+        gemm(C, V, K, scaled, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
+        load_tile(k, &x[RETNET_FORWARD_0_IN_k], n, h, at, C, K);
+        load_tile(v, &x[RETNET_FORWARD_0_IN_v], n, h, at, C, V);
+        gemm(C, C, K, q, K, 1, k, 1, K, product2, C, 1, WHOLE, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled2[t * C + s] = product2[t * C + s] * between[t * C + s];
+            }
+        }
+        gemm(C, V, C, scaled2, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled3[t * K + i_K] = k[t * K + i_K] * down[t];
+            }
+        }
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                S_next[i_K * V + i_V] = total * S[i_K * V + i_V];
+            }
+        }
+        gemm(K, V, C, scaled3, 1, K, v, V, 1, S_next, V, 1, WHOLE, 1);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                o[t * V + i_V] = power2 * summed[t * V + i_V];
+            }
+        }
+        store_tile(&x[RETNET_FORWARD_0_OUT_o], n, h, at, o, C, V);
+        swap(&S, &S_next);
+    }
+    store_tile(&x[RETNET_FORWARD_0_ENDED_S], n, h, 0, S, 1, K * V);
+}
+
+static int64_t keep_0_room(const retnet_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += 2 * round_up(L);
+    room += (round_up(levels_room(L, 1)));
+    room += 2 * round_up(L * K);
+    room += round_up(L * V);
+    room += 2 * round_up(K * V);
+    return room;
+}
+
+static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    real *const wide = take(&w, L);
+    real *const decay_room = take(&w, levels_room(L, 1));
+    real *const down = take(&w, L);
+    real *const k = take(&w, L * K);
+    real *const v = take(&w, L * V);
+    real *const scaled = take(&w, L * K);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    const int64_t chunks = (run->tokens + L - 1) / L;
+    real head;
+    real difference;
+    real power;
+    real gamma;
+    real log;
+    levels_t decay;
+    real total;
+    load_tile(&head, &x[RETNET_FORWARD_0_FIXED_head], n, h, 0, 1, 1);
+    difference = R(-5) - head;
+    power = f_pow(R(2), difference);
+    gamma = R(1) - power;
+    log = f_log(gamma);
+    load_tile(S_even, &x[RETNET_FORWARD_0_BEGUN_S], n, h, 0, 1, K * V);
+    real *S = S_even, *S_next = S_odd;
+    int64_t known = -1;
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        if (x[RETNET_FORWARD_0_START_S].data)
+            store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        if (c + 1 < chunks) {
+            prefetch(&x[RETNET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
+            prefetch(&x[RETNET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+        }
+        if (C != known) {
+            #pragma omp simd
+            for (int64_t t = 0; t < C; t++) {
+                wide[t] = log;
+            }
+            levels(&decay, wide, C, 1, 1, 0, decay_room);
+            whole(&total, &decay);
+            suffix(down, &decay);
+            known = C;
+        }
+        load_tile(k, &x[RETNET_FORWARD_0_IN_k], n, h, at, C, K);
+        load_tile(v, &x[RETNET_FORWARD_0_IN_v], n, h, at, C, V);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled[t * K + i_K] = k[t * K + i_K] * down[t];
+            }
+        }
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                S_next[i_K * V + i_V] = total * S[i_K * V + i_V];
+            }
+        }
+        gemm(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, 1);
+        swap(&S, &S_next);
+    }
+    store_tile(&x[RETNET_FORWARD_0_ENDED_S], n, h, 0, S, 1, K * V);
+}
+
+static int64_t backward_0_room(const retnet_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += 3 * round_up(L);
+    room += (round_up(levels_room(L, 1)));
+    room += 4 * round_up(L * L);
+    room += 5 * round_up(L * K);
+    room += 3 * round_up(K * V);
+    room += 3 * round_up(L * V);
+    return room;
+}
+
+static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    real *const wide = take(&w, L);
+    real *const decay_room = take(&w, levels_room(L, 1));
+    real *const up = take(&w, L);
+    real *const between = take(&w, L * L);
+    real *const down = take(&w, L);
+    real *const q = take(&w, L * K);
+    real *const product6 = q;
+    real *const S_start = take(&w, K * V);
+    real *const k = take(&w, L * K);
+    real *const dk = k;
+    real *const v = take(&w, L * V);
+    real *const product4 = v;
+    real *const product = take(&w, L * L);
+    real *const o = take(&w, L * V);
+    real *const dv = o;
+    real *const product2 = take(&w, L * K);
+    real *const scaled4 = take(&w, L * V);
+    real *const product3 = take(&w, L * L);
+    real *const scaled2 = take(&w, L * L);
+    real *const scaled5 = scaled2;
+    real *const scaled = take(&w, L * K);
+    real *const dq = scaled;
+    real *const scaled3 = take(&w, L * K);
+    real *const product5 = scaled3;
+    real *const dS_even = take(&w, K * V);
+    real *const dS_odd = take(&w, K * V);
+    const int64_t chunks = (run->tokens + L - 1) / L;
+    real head;
+    real difference;
+    real power;
+    real gamma;
+    real log;
+    real power2;
+    levels_t decay;
+    real total;
+    load_tile(&head, &x[RETNET_BACKWARD_0_FIXED_head], n, h, 0, 1, 1);
+    difference = R(-5) - head;
+    power = f_pow(R(2), difference);
+    gamma = R(1) - power;
+    log = f_log(gamma);
+    power2 = f_pow((real)(K), R(-0.5));
+    load_tile(dS_even, &x[RETNET_BACKWARD_0_DENDED_S], n, h, 0, 1, K * V);
+    real *dS = dS_even, *dS_next = dS_odd;
+    int64_t known = -1;
+    for (int64_t c = chunks - 1; c >= 0; c--) {
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        if (c > 0) {
+            prefetch(&x[RETNET_BACKWARD_0_IN_q], n, h, at - L, L, K);
+            prefetch(&x[RETNET_BACKWARD_0_IN_k], n, h, at - L, L, K);
+            prefetch(&x[RETNET_BACKWARD_0_IN_v], n, h, at - L, L, V);
+            prefetch(&x[RETNET_BACKWARD_0_DOUT_o], n, h, at - L, L, V);
+        }
+        if (C != known) {
+            #pragma omp simd
+            for (int64_t t = 0; t < C; t++) {
+                wide[t] = log;
+            }
+            levels(&decay, wide, C, 1, 1, 0, decay_room);
+            prefix(up, &decay);
+            matrix(between, &decay);
+            whole(&total, &decay);
+            suffix(down, &decay);
+            known = C;
+        }
+        load_tile(q, &x[RETNET_BACKWARD_0_IN_q], n, h, at, C, K);
+        load_tile(S_start, &x[RETNET_BACKWARD_0_START_S], n, h, c, 1, K * V);
+        load_tile(k, &x[RETNET_BACKWARD_0_IN_k], n, h, at, C, K);
+        load_tile(v, &x[RETNET_BACKWARD_0_IN_v], n, h, at, C, V);
+        gemm(C, C, K, q, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
+        load_tile(o, &x[RETNET_BACKWARD_0_DOUT_o], n, h, at, C, V);
+        gemm(K, C, V, dS, V, 1, v, 1, V, product2, 1, K, WHOLE, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                scaled4[t * V + i_V] = o[t * V + i_V] * power2;
+            }
+        }
+        gemm(C, C, V, scaled4, V, 1, v, 1, V, product3, C, 1, WHOLE, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled2[t * C + s] = product[t * C + s] * between[t * C + s];
+            }
+        }
+        gemm(C, V, C, scaled2, 1, C, scaled4, V, 1, product4, V, 1, UPPER_A, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled[t * K + i_K] = q[t * K + i_K] * up[t];
+                scaled3[t * K + i_K] = k[t * K + i_K] * down[t];
+            }
+        }
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                dv[t * V + i_V] = product4[t * V + i_V];
+            }
+        }
+        gemm(V, C, K, dS, 1, V, scaled3, 1, K, dv, 1, V, WHOLE, 1);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled5[t * C + s] = product3[t * C + s] * between[t * C + s];
+            }
+        }
+        gemm(C, K, C, scaled5, 1, C, q, K, 1, product5, K, 1, UPPER_A, 0);
+        gemm(C, K, V, scaled4, V, 1, S_start, 1, V, product6, K, 1, WHOLE, 0);
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                dS_next[i_K * V + i_V] = dS[i_K * V + i_V] * total;
+            }
+        }
+        gemm(V, K, C, scaled4, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                dq[t * K + i_K] = product6[t * K + i_K] * up[t];
+            }
+        }
+        gemm(C, K, C, scaled5, C, 1, k, K, 1, dq, K, 1, LOWER_A, 1);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                dk[t * K + i_K] = product2[t * K + i_K] * down[t] + product5[t * K + i_K];
+            }
+        }
+        store_tile(&x[RETNET_BACKWARD_0_DIN_q], n, h, at, dq, C, K);
+        store_tile(&x[RETNET_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
+        store_tile(&x[RETNET_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
+        swap(&dS, &dS_next);
+    }
+    store_tile(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, 0, dS, 1, K * V);
+}
+
+static int64_t forward_token_room(const retnet_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    room += 2 * round_up(K);
+    room += 2 * round_up(V);
+    room += 2 * round_up(K * V);
+    return room;
+}
+
+static void forward_token(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    real *const q = take(&w, K);
+    real *const k = take(&w, K);
+    real *const v = take(&w, V);
+    real *const product = v;
+    real *const o = take(&w, V);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    const int64_t chunks = run->tokens;
+    real head;
+    real difference;
+    real power;
+    real gamma;
+    real power2;
+    load_tile(&head, &x[RETNET_FORWARD_TOKEN_FIXED_head], n, h, 0, 1, 1);
+    difference = R(-5) - head;
+    power = f_pow(R(2), difference);
+    gamma = R(1) - power;
+    power2 = f_pow((real)(K), R(-0.5));
+    load_tile(S_even, &x[RETNET_FORWARD_TOKEN_BEGUN_S], n, h, 0, 1, K * V);
+    real *S = S_even, *S_next = S_odd;
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t at = c;
+        if (x[RETNET_FORWARD_TOKEN_START_S].data && c % KEPT == 0)
+            store_tile(&x[RETNET_FORWARD_TOKEN_START_S], n, h, c / KEPT, S, 1, K * V);
+        load_tile(q, &x[RETNET_FORWARD_TOKEN_IN_q], n, h, at, 1, K);
+        load_tile(k, &x[RETNET_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
+        load_tile(v, &x[RETNET_FORWARD_TOKEN_IN_v], n, h, at, 1, V);
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                S_next[i_K * V + i_V] = gamma * S[i_K * V + i_V] + k[i_K] * v[i_V];
+            }
+        }
+        gemm(1, V, K, q, 0, 1, S_next, V, 1, product, 0, 1, WHOLE, 0);
+        #pragma omp simd
+        for (int64_t i_V = 0; i_V < V; i_V++) {
+            o[i_V] = power2 * product[i_V];
+        }
+        store_tile(&x[RETNET_FORWARD_TOKEN_OUT_o], n, h, at, o, 1, V);
+        swap(&S, &S_next);
+    }
+    store_tile(&x[RETNET_FORWARD_TOKEN_ENDED_S], n, h, 0, S, 1, K * V);
+}
+
+static int64_t keep_token_room(const retnet_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    room += round_up(K);
+    room += round_up(V);
+    room += 2 * round_up(K * V);
+    return room;
+}
+
+static void keep_token(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    real *const k = take(&w, K);
+    real *const v = take(&w, V);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    const int64_t chunks = run->tokens;
+    real head;
+    real difference;
+    real power;
+    real gamma;
+    load_tile(&head, &x[RETNET_FORWARD_TOKEN_FIXED_head], n, h, 0, 1, 1);
+    difference = R(-5) - head;
+    power = f_pow(R(2), difference);
+    gamma = R(1) - power;
+    load_tile(S_even, &x[RETNET_FORWARD_TOKEN_BEGUN_S], n, h, 0, 1, K * V);
+    real *S = S_even, *S_next = S_odd;
+    for (int64_t c = 0; c < chunks; c++) {
+        const int64_t at = c;
+        if (x[RETNET_FORWARD_TOKEN_START_S].data && c % KEPT == 0)
+            store_tile(&x[RETNET_FORWARD_TOKEN_START_S], n, h, c / KEPT, S, 1, K * V);
+        load_tile(k, &x[RETNET_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
+        load_tile(v, &x[RETNET_FORWARD_TOKEN_IN_v], n, h, at, 1, V);
+        for (int64_t i_K = 0; i_K < K; i_K++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                S_next[i_K * V + i_V] = gamma * S[i_K * V + i_V] + k[i_K] * v[i_V];
+            }
+        }
+        swap(&S, &S_next);
+    }
+    store_tile(&x[RETNET_FORWARD_TOKEN_ENDED_S], n, h, 0, S, 1, K * V);
+}
+
+static int64_t backward_token_room(const retnet_run *run)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    room += 4 * round_up(K);
+    room += 4 * round_up(V);
+    room += 5 * round_up(K * V);
+    room += (round_up(KEPT * (K * V)));
+    return room;
+}
+
+static void backward_token(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    real *const q = take(&w, K);
+    real *const dk = q;
+    real *const k2 = take(&w, K);
+    real *const v2 = take(&w, V);
+    real *const dv = v2;
+    real *const o = take(&w, V);
+    real *const S2 = take(&w, K * V);
+    real *const dS2 = S2;
+    real *const scaled = take(&w, V);
+    real *const dq = take(&w, K);
+    real *const dS_even = take(&w, K * V);
+    real *const dS_odd = take(&w, K * V);
+    real *const k = take(&w, K);
+    real *const v = take(&w, V);
+    real *const S_even = take(&w, K * V);
+    real *const S_odd = take(&w, K * V);
+    real *const S_kept = take(&w, KEPT * (K * V));
+    real head;
+    real difference;
+    real power;
+    real gamma;
+    load_tile(&head, &x[RETNET_BACKWARD_TOKEN_FIXED_head], n, h, 0, 1, 1);
+    difference = R(-5) - head;
+    power = f_pow(R(2), difference);
+    gamma = R(1) - power;
+    real *S = S_even, *S_next = S_odd;
+    real head2;
+    real difference2;
+    real power2;
+    real gamma2;
+    real power3;
+    load_tile(&head2, &x[RETNET_BACKWARD_TOKEN_FIXED_head], n, h, 0, 1, 1);
+    difference2 = R(-5) - head2;
+    power2 = f_pow(R(2), difference2);
+    gamma2 = R(1) - power2;
+    power3 = f_pow((real)(K), R(-0.5));
+    load_tile(dS_even, &x[RETNET_BACKWARD_TOKEN_DENDED_S], n, h, 0, 1, K * V);
+    real *dS = dS_even, *dS_next = dS_odd;
+    for (int64_t c = (run->tokens + KEPT - 1) / KEPT - 1; c >= 0; c--) {
+        const int64_t first = c * KEPT, count = least(KEPT, run->tokens - first);
+        load_tile(S, &x[RETNET_BACKWARD_TOKEN_START_S], n, h, c, 1, K * V);
+        for (int64_t p = 0; p < count; p++) {
+            const int64_t at = first + p;
+            copy(S_kept + p * (K * V), S, K * V);
+            load_tile(k, &x[RETNET_BACKWARD_TOKEN_IN_k], n, h, at, 1, K);
+            load_tile(v, &x[RETNET_BACKWARD_TOKEN_IN_v], n, h, at, 1, V);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    S_next[i_K * V + i_V] = gamma * S[i_K * V + i_V] + k[i_K] * v[i_V];
+                }
+            }
+            swap(&S, &S_next);
+        }
+        for (int64_t p = count - 1; p >= 0; p--) {
+            const int64_t at = first + p;
+            real *const S_at = S_kept + p * (K * V);
+            load_tile(q, &x[RETNET_BACKWARD_TOKEN_IN_q], n, h, at, 1, K);
+            load_tile(k2, &x[RETNET_BACKWARD_TOKEN_IN_k], n, h, at, 1, K);
+            load_tile(v2, &x[RETNET_BACKWARD_TOKEN_IN_v], n, h, at, 1, V);
+            load_tile(o, &x[RETNET_BACKWARD_TOKEN_DOUT_o], n, h, at, 1, V);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    S2[i_K * V + i_V] = gamma2 * S_at[i_K * V + i_V] + k2[i_K] * v2[i_V];
+                }
+            }
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                scaled[i_V] = o[i_V] * power3;
+            }
+            gemm(1, K, V, scaled, 0, 1, S2, 1, V, dq, 0, 1, WHOLE, 0);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    dS2[i_K * V + i_V] = dS[i_K * V + i_V] + scaled[i_V] * q[i_K];
+                }
+            }
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    sum += dS2[i_K * V + i_V] * v2[i_V];
+                }
+                dk[i_K] = sum;
+            }
+            fill(dv, R(0), V);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    dv[i_V] += dS2[i_K * V + i_V] * k2[i_K];
+                }
+            }
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    dS_next[i_K * V + i_V] = dS2[i_K * V + i_V] * gamma2;
+                }
+            }
+            store_tile(&x[RETNET_BACKWARD_TOKEN_DIN_q], n, h, at, dq, 1, K);
+            store_tile(&x[RETNET_BACKWARD_TOKEN_DIN_k], n, h, at, dk, 1, K);
+            store_tile(&x[RETNET_BACKWARD_TOKEN_DIN_v], n, h, at, dv, 1, V);
+            swap(&dS, &dS_next);
+        }
+    }
+    store_tile(&x[RETNET_BACKWARD_TOKEN_DBEGUN_S], n, h, 0, dS, 1, K * V);
+}
