@@ -67,6 +67,31 @@ class Carried:
         """The declaration of the tiles."""
         return f"real *{self.name} = {self.name}_even, *{self.name}_next = {self.name}_odd;"
 
+    @property
+    def spare(self) -> str:
+        """The tile that the state is not in."""
+        even, odd = f"{self.name}_even", f"{self.name}_odd"
+        return f"{self.name} == {even} ? {odd} : {even}"
+
+    @property
+    def taken_up(self) -> str:
+        """Has the state where it starts from."""
+        args = f"&{self.begun}, n, h, {self.name}_even, {self.before}"
+        return f"{self.name} = state_from({args});"
+
+    @property
+    def last(self) -> list[str]:
+        """Has the last chunk leave the state where it goes."""
+        if not self.ended:
+            return []
+        into = f"state_into(&{self.ended}, &{self.begun}, n, h, {self.name}_next)"
+        return [f"    {self.name}_next = {into};"]
+
+    @property
+    def advance(self) -> list[str]:
+        """Makes the next state the state."""
+        return [f"{self.name} = {self.name}_next;", f"{self.name}_next = {self.spare};"]
+
 
 class CKernel:
     """The text of the function ``name`` of ``part``."""
@@ -174,7 +199,7 @@ class CKernel:
         dims.append(f"UNUSED const int64_t L = {'1' if self.by_token else 'run->chunk'};")
         pieces = self.pieces()
         rooms = [
-            f"    room += {times(str(count), f'round_up({length})')};"
+            f"    room += {f'{count} * ' if count > 1 else ''}round_up({length});"
             for length, count in Counter(length for length, _ in pieces).items()
         ]
         return [
@@ -238,6 +263,7 @@ class CKernel:
             *self._past("at"),
             *self._keep(),
             *([] if self.by_token else self._ahead()),
+            *self._last(),
             *self.chunk(),
         ]
         return [
@@ -284,12 +310,12 @@ class CKernel:
     def _begin(self) -> list[str]:
         """What is computed once, the states before the first chunk, and sums of nothing."""
         lines = [*self.body.declarations(), *_text(self.body.before)]
-        loads = [
-            f"load_tile({s.name}_even, &{s.begun}, n, h, 0, 1, {s.before});"
-            for s in self.carried.values()
-        ]
-        lines += self._with_past("run->tokens - 1" if self.backward else "0", loads)
-        lines += [s.tiles for s in self.carried.values()]
+        states = list(self.carried.values())
+        lines += [f"real *{s.name} = {s.name}_even;" for s in states]
+        lines += self._with_past(
+            "run->tokens - 1" if self.backward else "0", [s.taken_up for s in states]
+        )
+        lines += [f"real *{s.name}_next = {s.spare};" for s in states]
         for label, (variable, _) in self.sums.items():
             axes = self.program.body[self.program.outs[label]].axes
             lines.append(f"fill({variable}, R(0), {self._width(axes)});")
@@ -314,6 +340,12 @@ class CKernel:
             found.append(f"if ({s.start}.data{when})")
             found.append(f"    store_tile(&{s.start}, n, h, {group}, {s.name}, 1, {s.before});")
         return found
+
+    def _last(self) -> list[str]:
+        """Has the last chunk write states where they go."""
+        lines = [line for s in self.carried.values() for line in s.last]
+        final = "c == 0" if self.backward else "c + 1 == chunks"
+        return [f"if ({final}) {{", *lines, "}"] if lines else []
 
     def _ahead(self) -> list[str]:
         """Asks for what the next chunk loads."""
@@ -364,12 +396,12 @@ class CKernel:
             return []
         if self.body.into.get(n) != _entry(f"{s.name}_next", axes):
             lines.append(f"copy({s.name}_next, {self.body.v.pointer(n)}, {s.size});")
-        return [*lines, f"swap(&{s.name}, &{s.name}_next);"]
+        return [*lines, *s.advance]
 
     def _end(self) -> list[str]:
         """Stores the last states, and sums."""
         stores = [
-            f"store_tile(&{s.ended}, n, h, 0, {s.name}, 1, {s.size});"
+            f"state_end(&{s.ended}, n, h, {s.name}, {s.size});"
             for s in self.carried.values()
             if s.ended
         ]

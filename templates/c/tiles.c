@@ -41,10 +41,27 @@ static UNUSED void add_to(real *out, const real *x, int64_t n) {
         out[i] += x[i];
 }
 
-static UNUSED void swap(real **a, real **b) {
-    real *const first = *a;
-    *a = *b;
-    *b = first;
+/* ---- states, which are where a caller has them as long as that will do */
+
+/* Whether the entries of a head are reals one after another. */
+static inline int is_real(const lacc_array *x) { return x->data && x->dtype == LACC_REAL; }
+
+/* Where a state starts from: the caller's entries, or a copy of them in a tile. */
+static UNUSED real *state_from(const lacc_array *x, int64_t n, int64_t h, real *tile, int64_t size) {
+    if (is_real(x)) return (real *)place(x, n, h, 0);
+    load_tile(tile, x, n, h, 0, 1, size);
+    return tile;
+}
+
+/* Where the last state is written: the caller's entries, or a tile where these are those that it
+   starts from, or are no reals. */
+static UNUSED real *state_into(const lacc_array *x, const lacc_array *begun, int64_t n, int64_t h, real *tile) {
+    return is_real(x) && x->data != begun->data ? (real *)place(x, n, h, 0) : tile;
+}
+
+/* Stores the last state where it is not yet. */
+static UNUSED void state_end(const lacc_array *x, int64_t n, int64_t h, const real *state, int64_t size) {
+    if (!is_real(x) || (const real *)place(x, n, h, 0) != state) store_tile(x, n, h, 0, state, 1, size);
 }
 
 /* Memory that starts at a cache line; NULL where there is none. */

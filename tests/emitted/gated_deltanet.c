@@ -6,11 +6,11 @@ static int64_t forward_0_room(const gated_deltanet_run *run)
     int64_t room = 0;
     room += 3 * round_up(L * K);
     room += 3 * round_up(L);
-    room += (round_up(levels_room(L, 1)));
+    room += round_up(levels_room(L, 1));
     room += 3 * round_up(L * V);
     room += 3 * round_up(L * L);
     room += 2 * round_up(K * V);
-    room += (round_up(inverse_room(L)));
+    room += round_up(inverse_room(L));
     return room;
 }
 
@@ -49,8 +49,9 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     levels_t decay;
     real total;
     power = f_pow((real)(K), R(-0.5));
-    load_tile(S_even, &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, 0, 1, K * V);
-    real *S = S_even, *S_next = S_odd;
+    real *S = S_even;
+    S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
+    real *S_next = S == S_even ? S_odd : S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (x[GATED_DELTANET_FORWARD_0_START_S].data)
@@ -61,6 +62,9 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
             prefetch(&x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
             prefetch(&x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
             prefetch(&x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at + L, least(L, run->tokens - at - L), 1);
+        }
+        if (c + 1 == chunks) {
+            S_next = state_into(&x[GATED_DELTANET_FORWARD_0_ENDED_S], &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_next);
         }
         load_tile(q, &x[GATED_DELTANET_FORWARD_0_IN_q], n, h, at, C, K);
         load_tile(g, &x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at, C, 1);
@@ -130,9 +134,10 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
             }
         }
         store_tile(&x[GATED_DELTANET_FORWARD_0_OUT_o], n, h, at, o, C, V);
-        swap(&S, &S_next);
+        S = S_next;
+        S_next = S == S_even ? S_odd : S_even;
     }
-    store_tile(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, 0, S, 1, K * V);
+    state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, S, K * V);
 }
 
 static int64_t keep_0_room(const gated_deltanet_run *run)
@@ -142,12 +147,12 @@ static int64_t keep_0_room(const gated_deltanet_run *run)
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
     room += 3 * round_up(L);
-    room += (round_up(levels_room(L, 1)));
+    room += round_up(levels_room(L, 1));
     room += 2 * round_up(L * K);
     room += 2 * round_up(L * V);
     room += 3 * round_up(L * L);
     room += 2 * round_up(K * V);
-    room += (round_up(inverse_room(L)));
+    room += round_up(inverse_room(L));
     return room;
 }
 
@@ -178,8 +183,9 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
     const int64_t chunks = (run->tokens + L - 1) / L;
     levels_t decay;
     real total;
-    load_tile(S_even, &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, 0, 1, K * V);
-    real *S = S_even, *S_next = S_odd;
+    real *S = S_even;
+    S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
+    real *S_next = S == S_even ? S_odd : S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (x[GATED_DELTANET_FORWARD_0_START_S].data)
@@ -189,6 +195,9 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
             prefetch(&x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
             prefetch(&x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
             prefetch(&x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at + L, least(L, run->tokens - at - L), 1);
+        }
+        if (c + 1 == chunks) {
+            S_next = state_into(&x[GATED_DELTANET_FORWARD_0_ENDED_S], &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_next);
         }
         load_tile(g, &x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at, C, 1);
         levels(&decay, g, C, 1, 1, 0, decay_room);
@@ -235,9 +244,10 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
             }
         }
         gemm(K, V, C, scaled4, 1, K, summed, V, 1, S_next, V, 1, WHOLE, 1);
-        swap(&S, &S_next);
+        S = S_next;
+        S_next = S == S_even ? S_odd : S_even;
     }
-    store_tile(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, 0, S, 1, K * V);
+    state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, S, K * V);
 }
 
 static int64_t backward_0_room(const gated_deltanet_run *run)
@@ -248,11 +258,11 @@ static int64_t backward_0_room(const gated_deltanet_run *run)
     int64_t room = 0;
     room += 8 * round_up(L * K);
     room += 12 * round_up(L);
-    room += (round_up(levels_room(L, 1)));
+    room += round_up(levels_room(L, 1));
     room += 3 * round_up(K * V);
     room += 5 * round_up(L * V);
     room += 8 * round_up(L * L);
-    room += (round_up(most(most(most(most(inverse_room(L), suffix_pull_room(L, 1)), whole_pull_room(L, 1)), matrix_pull_room(L, 1)), prefix_pull_room(L, 1))));
+    room += round_up(most(most(most(most(inverse_room(L), suffix_pull_room(L, 1)), whole_pull_room(L, 1)), matrix_pull_room(L, 1)), prefix_pull_room(L, 1)));
     return room;
 }
 
@@ -322,8 +332,9 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real total;
     real product6;
     power = f_pow((real)(K), R(-0.5));
-    load_tile(dS_even, &x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, 0, 1, K * V);
-    real *dS = dS_even, *dS_next = dS_odd;
+    real *dS = dS_even;
+    dS = state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_even, K * V);
+    real *dS_next = dS == dS_even ? dS_odd : dS_even;
     for (int64_t c = chunks - 1; c >= 0; c--) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (c > 0) {
@@ -333,6 +344,9 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             prefetch(&x[GATED_DELTANET_BACKWARD_0_IN_v], n, h, at - L, L, V);
             prefetch(&x[GATED_DELTANET_BACKWARD_0_IN_beta], n, h, at - L, L, 1);
             prefetch(&x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at - L, L, V);
+        }
+        if (c == 0) {
+            dS_next = state_into(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], &x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_next);
         }
         load_tile(q, &x[GATED_DELTANET_BACKWARD_0_IN_q], n, h, at, C, K);
         load_tile(g, &x[GATED_DELTANET_BACKWARD_0_IN_g], n, h, at, C, 1);
@@ -526,9 +540,10 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
         store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
         store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
         store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_beta], n, h, at, dbeta2, C, 1);
-        swap(&dS, &dS_next);
+        dS = dS_next;
+        dS_next = dS == dS_even ? dS_odd : dS_even;
     }
-    store_tile(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, 0, dS, 1, K * V);
+    state_end(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, dS, K * V);
 }
 
 static int64_t forward_token_room(const gated_deltanet_run *run)
@@ -563,12 +578,16 @@ static void forward_token(const gated_deltanet_run *run, const lacc_array *x, in
     real beta;
     real alpha;
     power = f_pow((real)(K), R(-0.5));
-    load_tile(S_even, &x[GATED_DELTANET_FORWARD_TOKEN_BEGUN_S], n, h, 0, 1, K * V);
-    real *S = S_even, *S_next = S_odd;
+    real *S = S_even;
+    S = state_from(&x[GATED_DELTANET_FORWARD_TOKEN_BEGUN_S], n, h, S_even, K * V);
+    real *S_next = S == S_even ? S_odd : S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c;
         if (x[GATED_DELTANET_FORWARD_TOKEN_START_S].data && c % KEPT == 0)
             store_tile(&x[GATED_DELTANET_FORWARD_TOKEN_START_S], n, h, c / KEPT, S, 1, K * V);
+        if (c + 1 == chunks) {
+            S_next = state_into(&x[GATED_DELTANET_FORWARD_TOKEN_ENDED_S], &x[GATED_DELTANET_FORWARD_TOKEN_BEGUN_S], n, h, S_next);
+        }
         load_tile(q, &x[GATED_DELTANET_FORWARD_TOKEN_IN_q], n, h, at, 1, K);
         load_tile(&g, &x[GATED_DELTANET_FORWARD_TOKEN_IN_g], n, h, at, 1, 1);
         load_tile(&beta, &x[GATED_DELTANET_FORWARD_TOKEN_IN_beta], n, h, at, 1, 1);
@@ -592,9 +611,10 @@ static void forward_token(const gated_deltanet_run *run, const lacc_array *x, in
             o[i_V] = power * product2[i_V];
         }
         store_tile(&x[GATED_DELTANET_FORWARD_TOKEN_OUT_o], n, h, at, o, 1, V);
-        swap(&S, &S_next);
+        S = S_next;
+        S_next = S == S_even ? S_odd : S_even;
     }
-    store_tile(&x[GATED_DELTANET_FORWARD_TOKEN_ENDED_S], n, h, 0, S, 1, K * V);
+    state_end(&x[GATED_DELTANET_FORWARD_TOKEN_ENDED_S], n, h, S, K * V);
 }
 
 static int64_t keep_token_room(const gated_deltanet_run *run)
@@ -624,12 +644,16 @@ static void keep_token(const gated_deltanet_run *run, const lacc_array *x, int64
     real g;
     real beta;
     real alpha;
-    load_tile(S_even, &x[GATED_DELTANET_FORWARD_TOKEN_BEGUN_S], n, h, 0, 1, K * V);
-    real *S = S_even, *S_next = S_odd;
+    real *S = S_even;
+    S = state_from(&x[GATED_DELTANET_FORWARD_TOKEN_BEGUN_S], n, h, S_even, K * V);
+    real *S_next = S == S_even ? S_odd : S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c;
         if (x[GATED_DELTANET_FORWARD_TOKEN_START_S].data && c % KEPT == 0)
             store_tile(&x[GATED_DELTANET_FORWARD_TOKEN_START_S], n, h, c / KEPT, S, 1, K * V);
+        if (c + 1 == chunks) {
+            S_next = state_into(&x[GATED_DELTANET_FORWARD_TOKEN_ENDED_S], &x[GATED_DELTANET_FORWARD_TOKEN_BEGUN_S], n, h, S_next);
+        }
         load_tile(&g, &x[GATED_DELTANET_FORWARD_TOKEN_IN_g], n, h, at, 1, 1);
         load_tile(&beta, &x[GATED_DELTANET_FORWARD_TOKEN_IN_beta], n, h, at, 1, 1);
         load_tile(k, &x[GATED_DELTANET_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
@@ -646,9 +670,10 @@ static void keep_token(const gated_deltanet_run *run, const lacc_array *x, int64
                 S_next[i_K * V + i_V] = alpha * S[i_K * V + i_V] + k[i_K] * product[i_V] + beta * k[i_K] * v[i_V];
             }
         }
-        swap(&S, &S_next);
+        S = S_next;
+        S_next = S == S_even ? S_odd : S_even;
     }
-    store_tile(&x[GATED_DELTANET_FORWARD_TOKEN_ENDED_S], n, h, 0, S, 1, K * V);
+    state_end(&x[GATED_DELTANET_FORWARD_TOKEN_ENDED_S], n, h, S, K * V);
 }
 
 static int64_t backward_token_room(const gated_deltanet_run *run)
@@ -660,7 +685,7 @@ static int64_t backward_token_room(const gated_deltanet_run *run)
     room += 8 * round_up(K);
     room += 6 * round_up(V);
     room += 5 * round_up(K * V);
-    room += (round_up(KEPT * (K * V)));
+    room += round_up(KEPT * (K * V));
     return room;
 }
 
@@ -708,8 +733,9 @@ static void backward_token(const gated_deltanet_run *run, const lacc_array *x, i
     real dbeta2;
     real dg;
     power = f_pow((real)(K), R(-0.5));
-    load_tile(dS_even, &x[GATED_DELTANET_BACKWARD_TOKEN_DENDED_S], n, h, 0, 1, K * V);
-    real *dS = dS_even, *dS_next = dS_odd;
+    real *dS = dS_even;
+    dS = state_from(&x[GATED_DELTANET_BACKWARD_TOKEN_DENDED_S], n, h, dS_even, K * V);
+    real *dS_next = dS == dS_even ? dS_odd : dS_even;
     for (int64_t c = (run->tokens + KEPT - 1) / KEPT - 1; c >= 0; c--) {
         const int64_t first = c * KEPT, count = least(KEPT, run->tokens - first);
         load_tile(S, &x[GATED_DELTANET_BACKWARD_TOKEN_START_S], n, h, c, 1, K * V);
@@ -732,7 +758,8 @@ static void backward_token(const gated_deltanet_run *run, const lacc_array *x, i
                     S_next[i_K * V + i_V] = alpha * S[i_K * V + i_V] + k[i_K] * product[i_V] + beta * k[i_K] * v[i_V];
                 }
             }
-            swap(&S, &S_next);
+            S = S_next;
+            S_next = S == S_even ? S_odd : S_even;
         }
         for (int64_t p = count - 1; p >= 0; p--) {
             const int64_t at = first + p;
@@ -840,8 +867,9 @@ static void backward_token(const gated_deltanet_run *run, const lacc_array *x, i
             store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_beta], n, h, at, &dbeta2, 1, 1);
             store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_k], n, h, at, dk, 1, K);
             store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_v], n, h, at, dv, 1, V);
-            swap(&dS, &dS_next);
+            dS = dS_next;
+            dS_next = dS == dS_even ? dS_odd : dS_even;
         }
     }
-    store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DBEGUN_S], n, h, 0, dS, 1, K * V);
+    state_end(&x[GATED_DELTANET_BACKWARD_TOKEN_DBEGUN_S], n, h, dS, K * V);
 }

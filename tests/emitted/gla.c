@@ -5,12 +5,12 @@ static int64_t forward_0_room(const gla_run *run)
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
     room += 5 * round_up(L * K);
-    room += (round_up(levels_room(L, K)));
+    room += round_up(levels_room(L, K));
     room += round_up(L * L);
     room += 2 * round_up(L * V);
     room += round_up(K);
     room += 2 * round_up(K * V);
-    room += (round_up(meet_room(L, K)));
+    room += round_up(meet_room(L, K));
     return room;
 }
 
@@ -37,8 +37,9 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
     real power;
     levels_t decay;
     power = f_pow((real)(K), R(-0.5));
-    load_tile(S_even, &x[GLA_FORWARD_0_BEGUN_S], n, h, 0, 1, K * V);
-    real *S = S_even, *S_next = S_odd;
+    real *S = S_even;
+    S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
+    real *S_next = S == S_even ? S_odd : S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (x[GLA_FORWARD_0_START_S].data)
@@ -48,6 +49,9 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
             prefetch(&x[GLA_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), K);
             prefetch(&x[GLA_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
             prefetch(&x[GLA_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+        }
+        if (c + 1 == chunks) {
+            S_next = state_into(&x[GLA_FORWARD_0_ENDED_S], &x[GLA_FORWARD_0_BEGUN_S], n, h, S_next);
         }
         load_tile(q, &x[GLA_FORWARD_0_IN_q], n, h, at, C, K);
         load_tile(g, &x[GLA_FORWARD_0_IN_g], n, h, at, C, K);
@@ -72,9 +76,10 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
             }
         }
         store_tile(&x[GLA_FORWARD_0_OUT_o], n, h, at, o, C, V);
-        swap(&S, &S_next);
+        S = S_next;
+        S_next = S == S_even ? S_odd : S_even;
     }
-    store_tile(&x[GLA_FORWARD_0_ENDED_S], n, h, 0, S, 1, K * V);
+    state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, S, K * V);
 }
 
 static int64_t keep_0_room(const gla_run *run)
@@ -84,7 +89,7 @@ static int64_t keep_0_room(const gla_run *run)
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
     room += 3 * round_up(L * K);
-    room += (round_up(levels_room(L, K)));
+    room += round_up(levels_room(L, K));
     room += round_up(L * V);
     room += round_up(K);
     room += 2 * round_up(K * V);
@@ -107,8 +112,9 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h
     real *const S_odd = take(&w, K * V);
     const int64_t chunks = (run->tokens + L - 1) / L;
     levels_t decay;
-    load_tile(S_even, &x[GLA_FORWARD_0_BEGUN_S], n, h, 0, 1, K * V);
-    real *S = S_even, *S_next = S_odd;
+    real *S = S_even;
+    S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
+    real *S_next = S == S_even ? S_odd : S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (x[GLA_FORWARD_0_START_S].data)
@@ -117,6 +123,9 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h
             prefetch(&x[GLA_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), K);
             prefetch(&x[GLA_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
             prefetch(&x[GLA_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+        }
+        if (c + 1 == chunks) {
+            S_next = state_into(&x[GLA_FORWARD_0_ENDED_S], &x[GLA_FORWARD_0_BEGUN_S], n, h, S_next);
         }
         load_tile(g, &x[GLA_FORWARD_0_IN_g], n, h, at, C, K);
         levels(&decay, g, C, K, 1, 0, decay_room);
@@ -137,9 +146,10 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h
             }
         }
         gemm(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, 1);
-        swap(&S, &S_next);
+        S = S_next;
+        S_next = S == S_even ? S_odd : S_even;
     }
-    store_tile(&x[GLA_FORWARD_0_ENDED_S], n, h, 0, S, 1, K * V);
+    state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, S, K * V);
 }
 
 static int64_t backward_0_room(const gla_run *run)
@@ -149,12 +159,12 @@ static int64_t backward_0_room(const gla_run *run)
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
     room += 14 * round_up(L * K);
-    room += (round_up(levels_room(L, K)));
+    room += round_up(levels_room(L, K));
     room += 2 * round_up(L * L);
     room += 3 * round_up(K * V);
     room += 3 * round_up(L * V);
     room += 2 * round_up(K);
-    room += (round_up(most(most(most(most(meet_room(L, K), suffix_pull_room(L, K)), whole_pull_room(L, K)), meet_pull_room(L, K)), prefix_pull_room(L, K))));
+    room += round_up(most(most(most(most(meet_room(L, K), suffix_pull_room(L, K)), whole_pull_room(L, K)), meet_pull_room(L, K)), prefix_pull_room(L, K)));
     return room;
 }
 
@@ -201,8 +211,9 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     real power;
     levels_t decay;
     power = f_pow((real)(K), R(-0.5));
-    load_tile(dS_even, &x[GLA_BACKWARD_0_DENDED_S], n, h, 0, 1, K * V);
-    real *dS = dS_even, *dS_next = dS_odd;
+    real *dS = dS_even;
+    dS = state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS_even, K * V);
+    real *dS_next = dS == dS_even ? dS_odd : dS_even;
     for (int64_t c = chunks - 1; c >= 0; c--) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (c > 0) {
@@ -211,6 +222,9 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
             prefetch(&x[GLA_BACKWARD_0_IN_k], n, h, at - L, L, K);
             prefetch(&x[GLA_BACKWARD_0_IN_v], n, h, at - L, L, V);
             prefetch(&x[GLA_BACKWARD_0_DOUT_o], n, h, at - L, L, V);
+        }
+        if (c == 0) {
+            dS_next = state_into(&x[GLA_BACKWARD_0_DBEGUN_S], &x[GLA_BACKWARD_0_DENDED_S], n, h, dS_next);
         }
         load_tile(q, &x[GLA_BACKWARD_0_IN_q], n, h, at, C, K);
         load_tile(g, &x[GLA_BACKWARD_0_IN_g], n, h, at, C, K);
@@ -283,9 +297,10 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
         store_tile(&x[GLA_BACKWARD_0_DIN_g], n, h, at, dg, C, K);
         store_tile(&x[GLA_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
         store_tile(&x[GLA_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
-        swap(&dS, &dS_next);
+        dS = dS_next;
+        dS_next = dS == dS_even ? dS_odd : dS_even;
     }
-    store_tile(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, 0, dS, 1, K * V);
+    state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, dS, K * V);
 }
 
 static int64_t forward_token_room(const gla_run *run)
@@ -317,12 +332,16 @@ static void forward_token(const gla_run *run, const lacc_array *x, int64_t n, in
     const int64_t chunks = run->tokens;
     real power;
     power = f_pow((real)(K), R(-0.5));
-    load_tile(S_even, &x[GLA_FORWARD_TOKEN_BEGUN_S], n, h, 0, 1, K * V);
-    real *S = S_even, *S_next = S_odd;
+    real *S = S_even;
+    S = state_from(&x[GLA_FORWARD_TOKEN_BEGUN_S], n, h, S_even, K * V);
+    real *S_next = S == S_even ? S_odd : S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c;
         if (x[GLA_FORWARD_TOKEN_START_S].data && c % KEPT == 0)
             store_tile(&x[GLA_FORWARD_TOKEN_START_S], n, h, c / KEPT, S, 1, K * V);
+        if (c + 1 == chunks) {
+            S_next = state_into(&x[GLA_FORWARD_TOKEN_ENDED_S], &x[GLA_FORWARD_TOKEN_BEGUN_S], n, h, S_next);
+        }
         load_tile(q, &x[GLA_FORWARD_TOKEN_IN_q], n, h, at, 1, K);
         load_tile(g, &x[GLA_FORWARD_TOKEN_IN_g], n, h, at, 1, K);
         load_tile(k, &x[GLA_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
@@ -343,9 +362,10 @@ static void forward_token(const gla_run *run, const lacc_array *x, int64_t n, in
             o[i_V] = power * product[i_V];
         }
         store_tile(&x[GLA_FORWARD_TOKEN_OUT_o], n, h, at, o, 1, V);
-        swap(&S, &S_next);
+        S = S_next;
+        S_next = S == S_even ? S_odd : S_even;
     }
-    store_tile(&x[GLA_FORWARD_TOKEN_ENDED_S], n, h, 0, S, 1, K * V);
+    state_end(&x[GLA_FORWARD_TOKEN_ENDED_S], n, h, S, K * V);
 }
 
 static int64_t keep_token_room(const gla_run *run)
@@ -372,12 +392,16 @@ static void keep_token(const gla_run *run, const lacc_array *x, int64_t n, int64
     real *const S_even = take(&w, K * V);
     real *const S_odd = take(&w, K * V);
     const int64_t chunks = run->tokens;
-    load_tile(S_even, &x[GLA_FORWARD_TOKEN_BEGUN_S], n, h, 0, 1, K * V);
-    real *S = S_even, *S_next = S_odd;
+    real *S = S_even;
+    S = state_from(&x[GLA_FORWARD_TOKEN_BEGUN_S], n, h, S_even, K * V);
+    real *S_next = S == S_even ? S_odd : S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c;
         if (x[GLA_FORWARD_TOKEN_START_S].data && c % KEPT == 0)
             store_tile(&x[GLA_FORWARD_TOKEN_START_S], n, h, c / KEPT, S, 1, K * V);
+        if (c + 1 == chunks) {
+            S_next = state_into(&x[GLA_FORWARD_TOKEN_ENDED_S], &x[GLA_FORWARD_TOKEN_BEGUN_S], n, h, S_next);
+        }
         load_tile(g, &x[GLA_FORWARD_TOKEN_IN_g], n, h, at, 1, K);
         load_tile(k, &x[GLA_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
         load_tile(v, &x[GLA_FORWARD_TOKEN_IN_v], n, h, at, 1, V);
@@ -391,9 +415,10 @@ static void keep_token(const gla_run *run, const lacc_array *x, int64_t n, int64
                 S_next[i_K * V + i_V] = alpha[i_K] * S[i_K * V + i_V] + k[i_K] * v[i_V];
             }
         }
-        swap(&S, &S_next);
+        S = S_next;
+        S_next = S == S_even ? S_odd : S_even;
     }
-    store_tile(&x[GLA_FORWARD_TOKEN_ENDED_S], n, h, 0, S, 1, K * V);
+    state_end(&x[GLA_FORWARD_TOKEN_ENDED_S], n, h, S, K * V);
 }
 
 static int64_t backward_token_room(const gla_run *run)
@@ -405,7 +430,7 @@ static int64_t backward_token_room(const gla_run *run)
     room += 8 * round_up(K);
     room += 4 * round_up(V);
     room += 5 * round_up(K * V);
-    room += (round_up(KEPT * (K * V)));
+    room += round_up(KEPT * (K * V));
     return room;
 }
 
@@ -440,8 +465,9 @@ static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, i
     real *S = S_even, *S_next = S_odd;
     real power;
     power = f_pow((real)(K), R(-0.5));
-    load_tile(dS_even, &x[GLA_BACKWARD_TOKEN_DENDED_S], n, h, 0, 1, K * V);
-    real *dS = dS_even, *dS_next = dS_odd;
+    real *dS = dS_even;
+    dS = state_from(&x[GLA_BACKWARD_TOKEN_DENDED_S], n, h, dS_even, K * V);
+    real *dS_next = dS == dS_even ? dS_odd : dS_even;
     for (int64_t c = (run->tokens + KEPT - 1) / KEPT - 1; c >= 0; c--) {
         const int64_t first = c * KEPT, count = least(KEPT, run->tokens - first);
         load_tile(S, &x[GLA_BACKWARD_TOKEN_START_S], n, h, c, 1, K * V);
@@ -461,7 +487,8 @@ static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, i
                     S_next[i_K * V + i_V] = alpha[i_K] * S[i_K * V + i_V] + k[i_K] * v[i_V];
                 }
             }
-            swap(&S, &S_next);
+            S = S_next;
+            S_next = S == S_even ? S_odd : S_even;
         }
         for (int64_t p = count - 1; p >= 0; p--) {
             const int64_t at = first + p;
@@ -529,8 +556,9 @@ static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, i
             store_tile(&x[GLA_BACKWARD_TOKEN_DIN_g], n, h, at, dg, 1, K);
             store_tile(&x[GLA_BACKWARD_TOKEN_DIN_k], n, h, at, dk, 1, K);
             store_tile(&x[GLA_BACKWARD_TOKEN_DIN_v], n, h, at, dv, 1, V);
-            swap(&dS, &dS_next);
+            dS = dS_next;
+            dS_next = dS == dS_even ? dS_odd : dS_even;
         }
     }
-    store_tile(&x[GLA_BACKWARD_TOKEN_DBEGUN_S], n, h, 0, dS, 1, K * V);
+    state_end(&x[GLA_BACKWARD_TOKEN_DBEGUN_S], n, h, dS, K * V);
 }

@@ -5,7 +5,7 @@ static int64_t forward_0_room(const retnet_run *run)
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
     room += 3 * round_up(L);
-    room += (round_up(levels_room(L, 1)));
+    room += round_up(levels_room(L, 1));
     room += 3 * round_up(L * L);
     room += 2 * round_up(L * K);
     room += 2 * round_up(L * V);
@@ -49,8 +49,9 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     gamma = R(1) - power;
     log = f_log(gamma);
     power2 = f_pow((real)(K), R(-0.5));
-    load_tile(S_even, &x[RETNET_FORWARD_0_BEGUN_S], n, h, 0, 1, K * V);
-    real *S = S_even, *S_next = S_odd;
+    real *S = S_even;
+    S = state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
+    real *S_next = S == S_even ? S_odd : S_even;
     int64_t known = -1;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
@@ -60,6 +61,9 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
             prefetch(&x[RETNET_FORWARD_0_IN_q], n, h, at + L, least(L, run->tokens - at - L), K);
             prefetch(&x[RETNET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
             prefetch(&x[RETNET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+        }
+        if (c + 1 == chunks) {
+            S_next = state_into(&x[RETNET_FORWARD_0_ENDED_S], &x[RETNET_FORWARD_0_BEGUN_S], n, h, S_next);
         }
         if (C != known) {
             #pragma omp simd
@@ -111,9 +115,10 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
             }
         }
         store_tile(&x[RETNET_FORWARD_0_OUT_o], n, h, at, o, C, V);
-        swap(&S, &S_next);
+        S = S_next;
+        S_next = S == S_even ? S_odd : S_even;
     }
-    store_tile(&x[RETNET_FORWARD_0_ENDED_S], n, h, 0, S, 1, K * V);
+    state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, S, K * V);
 }
 
 static int64_t keep_0_room(const retnet_run *run)
@@ -123,7 +128,7 @@ static int64_t keep_0_room(const retnet_run *run)
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
     room += 2 * round_up(L);
-    room += (round_up(levels_room(L, 1)));
+    room += round_up(levels_room(L, 1));
     room += 2 * round_up(L * K);
     room += round_up(L * V);
     room += 2 * round_up(K * V);
@@ -156,8 +161,9 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
     power = f_pow(R(2), difference);
     gamma = R(1) - power;
     log = f_log(gamma);
-    load_tile(S_even, &x[RETNET_FORWARD_0_BEGUN_S], n, h, 0, 1, K * V);
-    real *S = S_even, *S_next = S_odd;
+    real *S = S_even;
+    S = state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
+    real *S_next = S == S_even ? S_odd : S_even;
     int64_t known = -1;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
@@ -166,6 +172,9 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
         if (c + 1 < chunks) {
             prefetch(&x[RETNET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
             prefetch(&x[RETNET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+        }
+        if (c + 1 == chunks) {
+            S_next = state_into(&x[RETNET_FORWARD_0_ENDED_S], &x[RETNET_FORWARD_0_BEGUN_S], n, h, S_next);
         }
         if (C != known) {
             #pragma omp simd
@@ -192,9 +201,10 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
             }
         }
         gemm(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, 1);
-        swap(&S, &S_next);
+        S = S_next;
+        S_next = S == S_even ? S_odd : S_even;
     }
-    store_tile(&x[RETNET_FORWARD_0_ENDED_S], n, h, 0, S, 1, K * V);
+    state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, S, K * V);
 }
 
 static int64_t backward_0_room(const retnet_run *run)
@@ -204,7 +214,7 @@ static int64_t backward_0_room(const retnet_run *run)
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
     room += 3 * round_up(L);
-    room += (round_up(levels_room(L, 1)));
+    room += round_up(levels_room(L, 1));
     room += 4 * round_up(L * L);
     room += 5 * round_up(L * K);
     room += 3 * round_up(K * V);
@@ -258,8 +268,9 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     gamma = R(1) - power;
     log = f_log(gamma);
     power2 = f_pow((real)(K), R(-0.5));
-    load_tile(dS_even, &x[RETNET_BACKWARD_0_DENDED_S], n, h, 0, 1, K * V);
-    real *dS = dS_even, *dS_next = dS_odd;
+    real *dS = dS_even;
+    dS = state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_even, K * V);
+    real *dS_next = dS == dS_even ? dS_odd : dS_even;
     int64_t known = -1;
     for (int64_t c = chunks - 1; c >= 0; c--) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
@@ -268,6 +279,9 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
             prefetch(&x[RETNET_BACKWARD_0_IN_k], n, h, at - L, L, K);
             prefetch(&x[RETNET_BACKWARD_0_IN_v], n, h, at - L, L, V);
             prefetch(&x[RETNET_BACKWARD_0_DOUT_o], n, h, at - L, L, V);
+        }
+        if (c == 0) {
+            dS_next = state_into(&x[RETNET_BACKWARD_0_DBEGUN_S], &x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_next);
         }
         if (C != known) {
             #pragma omp simd
@@ -347,9 +361,10 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
         store_tile(&x[RETNET_BACKWARD_0_DIN_q], n, h, at, dq, C, K);
         store_tile(&x[RETNET_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
         store_tile(&x[RETNET_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
-        swap(&dS, &dS_next);
+        dS = dS_next;
+        dS_next = dS == dS_even ? dS_odd : dS_even;
     }
-    store_tile(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, 0, dS, 1, K * V);
+    state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, dS, K * V);
 }
 
 static int64_t forward_token_room(const retnet_run *run)
@@ -387,12 +402,16 @@ static void forward_token(const retnet_run *run, const lacc_array *x, int64_t n,
     power = f_pow(R(2), difference);
     gamma = R(1) - power;
     power2 = f_pow((real)(K), R(-0.5));
-    load_tile(S_even, &x[RETNET_FORWARD_TOKEN_BEGUN_S], n, h, 0, 1, K * V);
-    real *S = S_even, *S_next = S_odd;
+    real *S = S_even;
+    S = state_from(&x[RETNET_FORWARD_TOKEN_BEGUN_S], n, h, S_even, K * V);
+    real *S_next = S == S_even ? S_odd : S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c;
         if (x[RETNET_FORWARD_TOKEN_START_S].data && c % KEPT == 0)
             store_tile(&x[RETNET_FORWARD_TOKEN_START_S], n, h, c / KEPT, S, 1, K * V);
+        if (c + 1 == chunks) {
+            S_next = state_into(&x[RETNET_FORWARD_TOKEN_ENDED_S], &x[RETNET_FORWARD_TOKEN_BEGUN_S], n, h, S_next);
+        }
         load_tile(q, &x[RETNET_FORWARD_TOKEN_IN_q], n, h, at, 1, K);
         load_tile(k, &x[RETNET_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
         load_tile(v, &x[RETNET_FORWARD_TOKEN_IN_v], n, h, at, 1, V);
@@ -408,9 +427,10 @@ static void forward_token(const retnet_run *run, const lacc_array *x, int64_t n,
             o[i_V] = power2 * product[i_V];
         }
         store_tile(&x[RETNET_FORWARD_TOKEN_OUT_o], n, h, at, o, 1, V);
-        swap(&S, &S_next);
+        S = S_next;
+        S_next = S == S_even ? S_odd : S_even;
     }
-    store_tile(&x[RETNET_FORWARD_TOKEN_ENDED_S], n, h, 0, S, 1, K * V);
+    state_end(&x[RETNET_FORWARD_TOKEN_ENDED_S], n, h, S, K * V);
 }
 
 static int64_t keep_token_room(const retnet_run *run)
@@ -443,12 +463,16 @@ static void keep_token(const retnet_run *run, const lacc_array *x, int64_t n, in
     difference = R(-5) - head;
     power = f_pow(R(2), difference);
     gamma = R(1) - power;
-    load_tile(S_even, &x[RETNET_FORWARD_TOKEN_BEGUN_S], n, h, 0, 1, K * V);
-    real *S = S_even, *S_next = S_odd;
+    real *S = S_even;
+    S = state_from(&x[RETNET_FORWARD_TOKEN_BEGUN_S], n, h, S_even, K * V);
+    real *S_next = S == S_even ? S_odd : S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c;
         if (x[RETNET_FORWARD_TOKEN_START_S].data && c % KEPT == 0)
             store_tile(&x[RETNET_FORWARD_TOKEN_START_S], n, h, c / KEPT, S, 1, K * V);
+        if (c + 1 == chunks) {
+            S_next = state_into(&x[RETNET_FORWARD_TOKEN_ENDED_S], &x[RETNET_FORWARD_TOKEN_BEGUN_S], n, h, S_next);
+        }
         load_tile(k, &x[RETNET_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
         load_tile(v, &x[RETNET_FORWARD_TOKEN_IN_v], n, h, at, 1, V);
         for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -457,9 +481,10 @@ static void keep_token(const retnet_run *run, const lacc_array *x, int64_t n, in
                 S_next[i_K * V + i_V] = gamma * S[i_K * V + i_V] + k[i_K] * v[i_V];
             }
         }
-        swap(&S, &S_next);
+        S = S_next;
+        S_next = S == S_even ? S_odd : S_even;
     }
-    store_tile(&x[RETNET_FORWARD_TOKEN_ENDED_S], n, h, 0, S, 1, K * V);
+    state_end(&x[RETNET_FORWARD_TOKEN_ENDED_S], n, h, S, K * V);
 }
 
 static int64_t backward_token_room(const retnet_run *run)
@@ -471,7 +496,7 @@ static int64_t backward_token_room(const retnet_run *run)
     room += 4 * round_up(K);
     room += 4 * round_up(V);
     room += 5 * round_up(K * V);
-    room += (round_up(KEPT * (K * V)));
+    room += round_up(KEPT * (K * V));
     return room;
 }
 
@@ -516,8 +541,9 @@ static void backward_token(const retnet_run *run, const lacc_array *x, int64_t n
     power2 = f_pow(R(2), difference2);
     gamma2 = R(1) - power2;
     power3 = f_pow((real)(K), R(-0.5));
-    load_tile(dS_even, &x[RETNET_BACKWARD_TOKEN_DENDED_S], n, h, 0, 1, K * V);
-    real *dS = dS_even, *dS_next = dS_odd;
+    real *dS = dS_even;
+    dS = state_from(&x[RETNET_BACKWARD_TOKEN_DENDED_S], n, h, dS_even, K * V);
+    real *dS_next = dS == dS_even ? dS_odd : dS_even;
     for (int64_t c = (run->tokens + KEPT - 1) / KEPT - 1; c >= 0; c--) {
         const int64_t first = c * KEPT, count = least(KEPT, run->tokens - first);
         load_tile(S, &x[RETNET_BACKWARD_TOKEN_START_S], n, h, c, 1, K * V);
@@ -532,7 +558,8 @@ static void backward_token(const retnet_run *run, const lacc_array *x, int64_t n
                     S_next[i_K * V + i_V] = gamma * S[i_K * V + i_V] + k[i_K] * v[i_V];
                 }
             }
-            swap(&S, &S_next);
+            S = S_next;
+            S_next = S == S_even ? S_odd : S_even;
         }
         for (int64_t p = count - 1; p >= 0; p--) {
             const int64_t at = first + p;
@@ -582,8 +609,9 @@ static void backward_token(const retnet_run *run, const lacc_array *x, int64_t n
             store_tile(&x[RETNET_BACKWARD_TOKEN_DIN_q], n, h, at, dq, 1, K);
             store_tile(&x[RETNET_BACKWARD_TOKEN_DIN_k], n, h, at, dk, 1, K);
             store_tile(&x[RETNET_BACKWARD_TOKEN_DIN_v], n, h, at, dv, 1, V);
-            swap(&dS, &dS_next);
+            dS = dS_next;
+            dS_next = dS == dS_even ? dS_odd : dS_even;
         }
     }
-    store_tile(&x[RETNET_BACKWARD_TOKEN_DBEGUN_S], n, h, 0, dS, 1, K * V);
+    state_end(&x[RETNET_BACKWARD_TOKEN_DBEGUN_S], n, h, dS, K * V);
 }
