@@ -6,7 +6,7 @@
    exp(logit - maximum) are kept apart, so that large logits keep their digits; the way back takes
    the shares exp(logit - maximum) / sum from them again. */
 
-enum { QUERIES = 64 < WIDE ? WIDE : 64 / WIDE * WIDE, KEYS = 64 };
+enum { QUERIES = 128 / WIDE * WIDE, KEYS = 64 };
 
 /* An attention of a call: arrays as NAME.h says, `past` tokens before the call; `window` 0: all. */
 typedef struct {
@@ -46,10 +46,11 @@ static void hide(real *s, const attention *a, int64_t query, int64_t width, int6
     }
 }
 
-/* `sum` [width] of queries, their maxima `top` and `kept`, by which what was summed so far shrinks;
-   logits s [keys][width] become their exponentials. */
-static void online(real *restrict s, real *restrict top, real *restrict sum, real *restrict kept, int64_t width, int64_t keys) {
-    for (int64_t j = 0; j < width; j += LANES) {
+/* `sum` of queries [from, width), their maxima `top` and `kept`, by which what was summed so far
+   shrinks; logits s [keys][width] become their exponentials. */
+static void online(real *restrict s, real *restrict top, real *restrict sum, real *restrict kept, int64_t from, int64_t width,
+                   int64_t keys) {
+    for (int64_t j = from; j < width; j += LANES) {
         real grown[LANES], base[LANES], more[LANES];
         for (int i = 0; i < LANES; i++) grown[i] = top[j + i];
         for (int64_t p = 0; p < keys; p++)
@@ -91,18 +92,19 @@ static void attend_forward(const attention *a, int64_t n, int64_t h, int64_t at,
     const int64_t start = a->window ? most(first, here + 1 - a->window) : first;
     for (int64_t key = start, keys; key < end; key += keys) {
         keys = least(KEYS, end - key);
+        const int64_t from = most(key - here, 0) / WIDE * WIDE; /* queries before see none of these keys */
         load_seen(tile, a, a->past_keys, a->keys, n, h, key, keys, K);
-        for (int64_t j = 0; j < width; j += WIDE) {
+        for (int64_t j = from; j < width; j += WIDE) {
             const int64_t wide = least(WIDE, width - j);
             gemm(keys, wide, K, tile, K, 1, query + j * K, wide, 1, s + j, width, 1, WHOLE, 0);
         }
         hide(s, a, here, width, key, keys);
-        online(s, top, sum, kept, width, keys);
-        for (int64_t i = 0; i < rows; i++)
+        online(s, top, sum, kept, from, width, keys);
+        for (int64_t i = from; i < rows; i++)
             if (kept[i] != 1)
                 for (int64_t v = 0; v < V; v++) out[i * V + v] *= kept[i];
         load_seen(tile, a, a->past_values, a->values, n, h, key, keys, V);
-        gemm(rows, V, keys, s, 1, width, tile, V, 1, out, V, 1, WHOLE, 1);
+        gemm(rows - from, V, keys, s + from, 1, width, tile, V, 1, out + from * V, V, 1, WHOLE, 1);
     }
     for (int64_t i = 0; i < rows; i++)
         if (sum[i] != 0)
