@@ -1,4 +1,4 @@
-"""In goes nothing, out comes a table: times of the NumPy target, the floor and peers.
+"""In goes nothing, out comes a table: times of the C and NumPy targets, the floor and peers.
 
     python benchmarks/cpu.py            every case, a few minutes
     python benchmarks/cpu.py --quick    the smallest length only, fewer rounds
@@ -36,6 +36,7 @@ from record import ROOT
 HEADS = 8
 LENGTHS = (512, 2048, 8192)
 SIZES = (64, 128)
+TARGETS = ("c", "numpy")
 VARIANTS = ("retnet", "simple_gla", "gla")
 DELTA_RULES = ("deltanet", "gated_deltanet", "kda")
 FLOOR = {**dict.fromkeys(VARIANTS, 4), **dict.fromkeys(DELTA_RULES, 6)}
@@ -117,18 +118,20 @@ def draw(variant: str, length: int, size: int, heads: int = HEADS, seed: int = 0
 
 def peers(variant: str, size: int, gradients: bool = False) -> dict[str, Callable]:
     """Name to function, arrays in and o [1, T, H, V] out (the gradients of its sum where those are
-    wanted): our kernel and whoever is installed.
+    wanted): our kernels and whoever is installed.
     """
     import numpy as np
 
     import lacc
 
-    kernel = lacc.compile(ROOT / "examples" / f"{variant}.la", target="numpy", K=size, V=size)
+    def ours(target):
+        spec = ROOT / "examples" / f"{variant}.la"
+        kernel = lacc.compile(spec, target=target, K=size, V=size)
+        if gradients:
+            return lambda *xs: kernel.vjp(*xs, cotangent=np.ones_like(xs[2]))
+        return lambda *xs: kernel(*xs)[0]
 
-    def ours(*xs):
-        return kernel.vjp(*xs, cotangent=np.ones_like(xs[2])) if gradients else kernel(*xs)[0]
-
-    found: dict[str, Callable] = {"lacc": ours}
+    found: dict[str, Callable] = {f"lacc {target}": ours(target) for target in TARGETS}
     try:
         with warnings.catch_warnings(action="ignore"):
             import torch
@@ -272,11 +275,10 @@ def case(
             f"{spread:>18}{middle / floor:>9.2f}{error:>10}",
             flush=True,
         )
-    if len(samples) == 2:
-        ours, theirs = samples.values()
-        low, ratio, high = record.ratios(theirs, ours)
-        rows[0] |= {"times_as_fast": ratio, "times_as_fast_quartiles": [low, high]}
-        print(f"{'':<34}lacc is {ratio:.2f} times as fast ({low:.2f}-{high:.2f})")
+    for row, (name, theirs) in list(zip(rows, samples.items()))[1:]:
+        low, ratio, high = record.ratios(theirs, samples["lacc c"])
+        row |= {"c_is_times_as_fast": ratio, "c_is_times_as_fast_quartiles": [low, high]}
+        print(f"{'':<34}lacc c is {ratio:.2f} times as fast as {name} ({low:.2f}-{high:.2f})")
     return rows
 
 
@@ -353,7 +355,8 @@ def on_one_thread() -> None:
     """Start this program again with BLAS held to one thread and to the kernels it picks for this
     processor.
     """
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    threads["LACC_THREADS"] = "1"
     if (
         all(os.environ.get(name) == "1" for name in threads)
         and "OPENBLAS_CORETYPE" not in os.environ
