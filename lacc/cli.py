@@ -187,6 +187,7 @@ def explain(
     ],
     shape: Shape = "B=1,T=4096,H=16",
     define: Defines = None,
+    target: TargetName = "numpy",
     dtype: Annotated[Dtype, typer.Option("--dtype", help="What to plan for.")] = "float32",
 ) -> None:
     """Explain a plan, an error code, a function or a library name."""
@@ -194,7 +195,8 @@ def explain(
 
     if Path(thing).is_file() or thing.endswith(".la"):
         with report.working(f"planning {thing}"):
-            text = driver.explain_plan(_load(Path(thing), define), _shape(shape), dtype=dtype)
+            spec = _load(Path(thing), define)
+            text = driver.explain_plan(spec, _shape(shape), target, dtype=dtype)
     else:
         try:
             text = driver.explain(thing.upper() if thing[:2].upper() == "LA" else thing)

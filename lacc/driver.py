@@ -177,14 +177,22 @@ def build_report(
         raise LaccError([_refused(spec, target, f"for {architecture}, {refused}")]) from None
 
 
-def explain_plan(spec: Spec, shape: Mapping[str, int], *, dtype: str = "float32") -> str:
-    """What a call of ``shape`` (B, T, H) does, and why."""
+def explain_plan(
+    spec: Spec, shape: Mapping[str, int], target: str = "numpy", *, dtype: str = "float32"
+) -> str:
+    """What a call of ``shape`` (B, T, H) does on a target that runs by a plan, numpy or c, and why.
+    Raises LaccError for other targets."""
     from lacc import views
     from lacc.plan.choose import choose
     from lacc.plan.explain import explain
+    from lacc.plan.machine import COMPILED, GENERIC
+    from lacc.runtime.torch_calls import refusal
 
+    machine = {"numpy": GENERIC, "c": COMPILED}.get(target_named(target).name)
+    if machine is None:
+        raise refusal(target, "plan", "it has none to explain before a call")
     derived = analyse(spec)
-    plan = choose(derived, dtype=dtype)
+    plan = choose(derived, dtype=dtype, machine=machine)
     tables = views.of_tables(explain(derived, plan, shape))
     return f"{views.of_plan(plan)}\n\n{tables}".rstrip()
 
@@ -347,12 +355,13 @@ def _c(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
     """C files and their Python host, built and loaded when it is first called."""
     from lacc.backends.to_c import to_c
     from lacc.plan.choose import choose
+    from lacc.plan.machine import COMPILED
     from lacc.runtime.compiled import functions
     from lacc.runtime.kernel import Kernel
 
     derived = analyse(spec)
     missing, seen = _offered(spec, "c", derived, chunk)
-    plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk)
+    plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk, machine=COMPILED)
     emitted = to_c(derived, plan, seen)
     return Kernel(
         spec,
