@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lacc.backends.c_kernel import Array, CKernel
-from lacc.backends.c_text import free_dims, identifier
+from lacc.backends.c_text import free_dims, identifier, size
 from lacc.spec.model import Spec
 from lacc.tile.derive import Pair
 from lacc.tile.partition import Part, from_starts, in_one_loop
-from lacc.tile.program import Program, prune
+from lacc.tile.program import TIME, Program, prune
 from lacc.tile.rewrite import for_kernels
 from lacc.tile.split import led_by
 from lacc.tile.unroll import unroll
@@ -142,30 +142,46 @@ class CPass:
     def functions(self) -> list[Function]:
         """What the file offers of the pass."""
         ways = {"forward": self.arrays_forward, "keep": {}, "backward": self.arrays_backward}
+        shapes = self._shapes()
         return [
             Function(
                 f"{self.prefix}_{way}_{self.number}",
                 kernel,
-                tuple((code[2:-1], f"{SAID[a.role]} {a.label}") for a, code in arrays.items()),
+                tuple(
+                    (code[2:-1], f"{SAID[a.role]} {a.label}{shapes.get(a.label, '')}")
+                    for a, code in arrays.items()
+                ),
             )
             for (way, arrays), kernel in zip(ways.items(), self.kernels)
         ]
+
+    def _shapes(self) -> dict[str, str]:
+        """What an entry of each array is a tile of: " [K, V]", "" for a number."""
+        found = {}
+        for program in (self.forward, self.backward):
+            named = {inst.value[1]: inst.axes for inst in program.body if inst.op == "load"}
+            named |= {name: program.body[n].axes for name, n in program.outs.items()}
+            for name, axes in named.items():
+                sizes = [size(program.sizes[a]).code for a in axes if a not in TIME]
+                label = name.rpartition(":")[2].removesuffix("_start")
+                found[label] = f" [{', '.join(sizes)}]" if sizes else ""
+        return found
 
 
 SAID = {
     "in": "input",
     "fixed": "param",
     "last": "final state",
-    "begun": "state before the first token",
+    "begun": "before the first token, state",
     "out": "output",
-    "ended": "state after the last token",
-    "start": "at the start of each chunk,",
+    "ended": "after the last token, state",
+    "start": "at the start of each chunk, state",
     "dout": "cotangent of",
-    "dended": "cotangent of the final",
+    "dended": "cotangent of the final state",
     "din": "gradient of",
     "dfixed": "gradient of",
-    "dlast": "gradient of the final",
-    "dbegun": "gradient of the initial",
+    "dlast": "gradient of the final state",
+    "dbegun": "gradient of the initial state",
 }
 """What the arrays of each role are."""
 

@@ -14,7 +14,6 @@ from lacc.backends.c_text import dim, free_dims
 from lacc.backends.tables import attention_entry
 from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
-from lacc.spec.model import Spec
 from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 
@@ -89,9 +88,7 @@ def c_text(derived: Derived, prefix: str, all_passes: list[CPass]) -> tuple[str,
         if isinstance(stage, AttentionPass)
     ]
     words |= {"attend"} if attentions else set()
-    about = [
-        line.replace("*/", "* /") for line in [*_doc(spec), "", *spec.text.rstrip().splitlines()]
-    ]
+    about = [line.replace("*/", "* /") for line in spec.text.strip().splitlines()]
     values = {
         "spec": spec,
         "version": __version__,
@@ -108,10 +105,6 @@ def c_text(derived: Derived, prefix: str, all_passes: list[CPass]) -> tuple[str,
     }
     env = environment()
     return tuple(env.get_template(t).render(values) for t in ("c.c.j2", "c.h.j2"))  # type: ignore[return-value]
-
-
-def _doc(spec: Spec) -> list[str]:
-    return (spec.doc.strip() or spec.name).splitlines()
 
 
 def _pieces(words: set[str]) -> list[str]:
