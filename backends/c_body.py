@@ -138,6 +138,7 @@ class Body:
         reads = {n: {k for k, _ in self._reads(n)} for n in group.values}
         within = set[int]().union(*reads.values()) & inside
         lines: list[str] = []
+        written: list[int] = []
         for n in group.values:
             text = v.computed(n, identity(group.axes)).code
             if n in within and group.axes:
@@ -146,10 +147,11 @@ class Body:
                 text = v.locals[n]
             if not group.axes or n not in within or self.storage.read_outside(n, inside):
                 lines.append(f"{v.entry(n)} = {text};")
+                written.append(n)
         v.locals.clear()
         lines = nest(lines, [(a, v.length(a)) for a in group.axes])
         others = set[int]().union(*reads.values()) - inside
-        return Statement(lines, tuple(group.values), frozenset(others))
+        return Statement(lines, tuple(written), frozenset(others))
 
     # ---- the workspace ---------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ static inline int64_t all_runs(int64_t C) {
     return count;
 }
 
-static inline int64_t levels_room(int64_t C, int64_t D) {
+static UNUSED int64_t levels_room(int64_t C, int64_t D) {
     return (3 * C + all_runs(C)) * D + (D == 1 ? C * C : 0);
 }
 

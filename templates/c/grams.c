@@ -74,7 +74,7 @@ static void gram_leaves(real *a, const real *x, const real *y, const levels_t *d
     }
 }
 
-static inline int64_t meet_room(int64_t C, int64_t X) {
+static UNUSED int64_t meet_room(int64_t C, int64_t X) {
     return 2 * C * X;
 }
 
@@ -119,7 +119,7 @@ static DEVICE void meet(real *a, real *up, real *down, const real *x, const real
     }
 }
 
-static inline int64_t gram_room(int64_t C, int64_t X) {
+static UNUSED int64_t gram_room(int64_t C, int64_t X) {
     return meet_room(C, X);
 }
 
@@ -127,7 +127,7 @@ static DEVICE void gram(real *a, const real *x, const real *y, int64_t X, levels
     meet(a, NULL, NULL, x, y, X, d, w);
 }
 
-static inline int64_t decayed_room(int64_t C, int64_t X) {
+static UNUSED int64_t decayed_room(int64_t C, int64_t X) {
     return 4 * C * X + C * C;
 }
 

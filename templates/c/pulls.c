@@ -40,7 +40,7 @@ static void down_pull(real *dg, const real *ct, const real *down, int64_t from, 
     }
 }
 
-static inline int64_t prefix_pull_room(int64_t C, int64_t X) {
+static UNUSED int64_t prefix_pull_room(int64_t C, int64_t X) {
     return (C + 1) * X;
 }
 
@@ -50,7 +50,7 @@ static DEVICE void prefix_pull(real *dg, const real *ct, const levels_t *d, real
     up_pull(dg, ct, w, 0, d->C, d, w + d->C * d->D);
 }
 
-static inline int64_t suffix_pull_room(int64_t C, int64_t X) {
+static UNUSED int64_t suffix_pull_room(int64_t C, int64_t X) {
     return (C + 1) * X;
 }
 
@@ -60,7 +60,7 @@ static DEVICE void suffix_pull(real *dg, const real *ct, const levels_t *d, real
     down_pull(dg, ct, w, 0, d->C, d, w + d->C * d->D);
 }
 
-static inline int64_t whole_pull_room(int64_t C, int64_t X) {
+static UNUSED int64_t whole_pull_room(int64_t C, int64_t X) {
     return (C + 1) * X;
 }
 
@@ -78,7 +78,7 @@ static DEVICE void whole_pull(real *dg, const real *ct, const levels_t *d, real 
     times(dg, dg, w, C * D);
 }
 
-static inline int64_t matrix_pull_room(int64_t C, int64_t X) {
+static UNUSED int64_t matrix_pull_room(int64_t C, int64_t X) {
     return C * X;
 }
 
@@ -137,7 +137,7 @@ static void leaves_pull(real *dx, real *dy, real *dg, const real *ct, const real
     }
 }
 
-static inline int64_t meet_pull_room(int64_t C, int64_t X) {
+static UNUSED int64_t meet_pull_room(int64_t C, int64_t X) {
     return 7 * C * X + X + 2 * C * C + C;
 }
 
@@ -194,7 +194,7 @@ static DEVICE void meet_pull(real *dx, real *dy, real *dg, const real *ct, const
     }
 }
 
-static inline int64_t decayed_pull_room(int64_t C, int64_t X) {
+static UNUSED int64_t decayed_pull_room(int64_t C, int64_t X) {
     return meet_pull_room(C, X);
 }
 

@@ -16,7 +16,7 @@ static inline void inverse_rows(real *out, const real *a, int64_t C, int64_t fro
     }
 }
 
-static inline int64_t inverse_room(int64_t C) {
+static UNUSED int64_t inverse_room(int64_t C) {
     return C * C;
 }
 
@@ -34,7 +34,7 @@ static DEVICE void inverse(real *out, const real *a, int64_t C, real *w) {
         }
 }
 
-static inline int64_t solve_parts_room(int64_t n, int64_t C, int64_t D) {
+static UNUSED int64_t solve_parts_room(int64_t n, int64_t C, int64_t D) {
     (void)n, (void)C;
     return SOLVED * D;
 }
@@ -75,7 +75,7 @@ static DEVICE void solve_parts(real *const x[], const real *const a[], const rea
     }
 }
 
-static inline int64_t solve_room(int64_t C, int64_t D) {
+static UNUSED int64_t solve_room(int64_t C, int64_t D) {
     return solve_parts_room(1, C, D);
 }
 
@@ -84,7 +84,7 @@ static DEVICE void solve(real *x, const real *a, const real *r, int64_t C, int64
     solve_parts(&x, &a, &r, 1, transposed, C, D, w);
 }
 
-static inline int64_t dense_solve_room(int64_t n, int64_t m) {
+static UNUSED int64_t dense_solve_room(int64_t n, int64_t m) {
     (void)m;
     return n * n;
 }

@@ -17,19 +17,19 @@ static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t round_up(int64_t reals) { return (reals + 15) / 16 * 16; }
 
 /* A tile of a workspace, which begins behind it then. */
-static inline real *take(real **w, int64_t reals) {
+static UNUSED real *take(real **w, int64_t reals) {
     real *const first = *w;
     *w += round_up(reals);
     return first;
 }
 
-static inline void fill(real *out, real value, int64_t n) {
+static UNUSED void fill(real *out, real value, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         out[i] = value;
 }
 
-static inline void copy(real *out, const real *x, int64_t n) {
+static UNUSED void copy(real *out, const real *x, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         out[i] = x[i];
