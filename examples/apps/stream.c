@@ -133,7 +133,7 @@ static int check(const char *path)
         step(&s);
         for (size_t i = 0; i < values; i++) {
             const double apart = fabs((double)s.o[i] - (double)wanted[i]);
-            error = apart <= error ? error : apart; /* NaN counts */
+            error = apart <= error || isnan(error) ? error : apart; /* NaN is the worst */
             largest = fmax(largest, fabs((double)wanted[i]));
         }
     }

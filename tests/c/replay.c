@@ -17,9 +17,11 @@
 #ifdef LACC_DOUBLE
 typedef double real;
 enum { REAL = LACC_F64 };
+static const double CANCELLED = 1e-5; /* of a call's largest result: less has lost its digits */
 #else
 typedef float real;
 enum { REAL = LACC_F32 };
+static const double CANCELLED = 1e-3;
 #endif
 
 enum { COUNT = sizeof(functions) / sizeof(*functions), WATCHED = 64 };
@@ -84,6 +86,12 @@ static void read_array(FILE *file, lacc_array *x, told *t)
     x->data = given ? (char *)t->data + t->first * (int64_t)(bf16 ? 2 : sizeof(real)) : NULL;
 }
 
+/* The larger one, NaN being the largest of all. */
+static double worse(double a, double b)
+{
+    return a >= b || isnan(a) ? a : b;
+}
+
 /* max|found - wanted| relative to max|wanted| + floor; NaN where an entry is missing. */
 static double error_of(const told *t, double floor)
 {
@@ -91,10 +99,10 @@ static double error_of(const told *t, double floor)
     for (int64_t i = 0; i < t->count; i++) {
         const double found = ((const real *)t->data)[i], wanted = t->wanted[i];
         const double apart = found == wanted ? 0 : fabs(found - wanted);
-        most = apart <= most ? most : apart;
+        most = worse(most, apart);
         scale = isfinite(wanted) ? fmax(scale, fabs(wanted)) : scale;
     }
-    return most > 0 ? most / scale : most;
+    return most == 0 ? 0 : most / scale;
 }
 
 static double call(FILE *file, int64_t which, int64_t arrays, int own)
@@ -127,8 +135,7 @@ static double call(FILE *file, int64_t which, int64_t arrays, int own)
             fail("a call wrote behind its workspace");
     double most = 0;
     for (int64_t i = 0; i < arrays; i++) {
-        const double error = t[i].result ? error_of(&t[i], 1e-5 * largest) : 0;
-        most = error <= most ? most : error;
+        most = worse(most, t[i].result ? error_of(&t[i], CANCELLED * largest) : 0);
         free(t[i].wanted);
         free(t[i].data);
     }
@@ -148,8 +155,9 @@ int main(int argc, char **argv)
     const double limit = strtod(argv[2], NULL);
     for (int64_t left = number(file); left > 0; left--) {
         const int64_t which = number(file), arrays = number(file);
-        const double error = call(file, which, arrays, left % 2);
-        errors[which] = error <= errors[which] ? errors[which] : error;
+        if (which < 0 || which >= COUNT)
+            fail("the record is of other functions");
+        errors[which] = worse(errors[which], call(file, which, arrays, left % 2));
         calls[which]++;
     }
     fclose(file);
