@@ -198,6 +198,9 @@ class CKernel:
         dims += self._past("run->tokens")
         dims.append(f"UNUSED const int64_t L = {'1' if self.by_token else 'run->chunk'};")
         pieces = self.pieces()
+        work = [*self._workspace(pieces), *self._walk()]
+        if not self.program.outs:
+            work = ["(void)x, (void)n, (void)h, (void)w;"]
         rooms = [
             f"    room += {f'{count} * ' if count > 1 else ''}round_up({length});"
             for length, count in Counter(length for length, _ in pieces).items()
@@ -213,7 +216,7 @@ class CKernel:
             f"static void {self.name}(const {self.run} *run, const lacc_array *x, int64_t n, "
             "int64_t h, real *w)",
             "{",
-            *_in([*dims, *self._workspace(pieces), *self._walk()]),
+            *_in([*dims, *work]),
             "}",
         ]
 

@@ -3,7 +3,7 @@ this machine, where it agreed with the reference. tests/c/replay.c repeats them 
 
 A record is a run of little-endian int64 and float64: the number of calls; for each the function,
 how many arrays, the sizes of the run, how many dims and these; for each array whether it is given,
-is bfloat16, is a result, its count of numbers, the place of the first, its strides, and the
+of which kind, is a result, its count of numbers, the place of the first, its strides, and the
 numbers.
 """
 
@@ -29,7 +29,14 @@ SOURCES = ROOT / "tests" / "c"
 CASES = (Case(T=21, dtype="bfloat16"), Case(T=10, seed=3, started=True))
 """First of inputs that bfloat16 holds, at dims of more than a vector, then from a state."""
 
-RESULTS = re.compile(r"_FORWARD_\w+?_(OUT|ENDED|START)_|_BACKWARD_\w+?_D(IN|FIXED|LAST|BEGUN)_")
+REAL, BF16, I64 = range(3)
+"""Kinds of arrays: the type that a build computes in, or one that stays."""
+
+RESULTS = re.compile(
+    r"_FORWARD_\w+?_(OUT|ENDED|START)_|_BACKWARD_\w+?_D(IN|FIXED|LAST|BEGUN)_"
+    r"|_ATTEND_FORWARD_\d+_(OUTPUT|TOP|SUM)$|_ATTEND_BACKWARD_\d+_D_(?!OUTPUT)"
+)
+"""Arrays that functions fill, where their text names them."""
 
 
 @dataclass
@@ -50,6 +57,7 @@ class Record:
 
     functions: list[str]
     arrays: dict[str, list[str]]
+    filled: set[str]
     calls: list[list[bytes]] = field(default_factory=list)
 
     def watch(self, module: dict[str, Any]) -> None:
@@ -66,17 +74,20 @@ class Record:
             into.found.table = into
             return into.found
 
-        def running(at: Any, what: str, call: Any, arrays: Any) -> None:
-            run(at, what, call, arrays)
-            sizes = [call.run.B, call.run.T, call.run.H]
-            sizes += [module["EVERY"] if call.by_token else call.C, call.past or 0, len(at.dims)]
-            sizes += [call.run.dims[dim] for dim in at.dims]
-            given = arrays.table.given
-            head = _ints(self.functions.index(what), len(given), *sizes)
-            names = self.arrays[what]
+        def running(at: Any, what: str, call: Any, arrays: Any, past: int | None = None) -> None:
+            given, names = arrays.table.given, self.arrays[what]
             assert len(names) == len(given), (what, names)
+            for (x, *_), name in zip(given, names, strict=True):
+                if x is not None and name in self.filled:
+                    x.fill(np.nan)  # what stays so is no result of this call
+            run(at, what, call, arrays, past)
+            seen = (call.past or 0) if past is None else past
+            sizes = [call.run.B, call.run.T, call.run.H]
+            sizes += [module["EVERY"] if call.by_token else call.C, seen, len(at.dims)]
+            sizes += [call.run.dims[dim] for dim in at.dims]
+            head = _ints(self.functions.index(what), len(given), *sizes)
             packed = [
-                _array(table(call.run.H), *one, bool(RESULTS.search(name)))
+                _array(table(call.run.H), *one, name in self.filled)
                 for one, name in zip(given, names, strict=True)
             ]
             self.calls.append([head, *packed])
@@ -103,9 +114,13 @@ def _array(table: Any, x: Any, lead: int, reverse: bool, result: bool) -> bytes:
     first = (data - packed.ctypes.data) // packed.itemsize
     with np.errstate(over="ignore"):
         small = packed.astype(ml_dtypes.bfloat16).astype(packed.dtype)
-    bf16 = lead == 3 and not result and packed.size and np.array_equal(small, packed)
+    kind = REAL
+    if packed.dtype == np.int64:
+        kind = I64
+    elif lead == 3 and not result and packed.size and np.array_equal(small, packed):
+        kind = BF16
     numbers = packed.astype("<f8").tobytes()
-    return _ints(1, bool(bf16), result, packed.size, first, sequence, token, head) + numbers
+    return _ints(1, kind, result, packed.size, first, sequence, token, head) + numbers
 
 
 def recorded(path: Path, folder: Path) -> float:
@@ -118,17 +133,20 @@ def recorded(path: Path, folder: Path) -> float:
     for file, text in like.files.items():
         (folder / file).write_text(text, "utf-8")
     header = like.files[f"{name}.h"]
-    functions = re.findall(rf"LACC_NAME\({name}_((?:for|back)ward_\w+)\)", header)
+    functions = re.findall(rf"^int LACC_NAME\({name}_(\w+)\)", header, re.M)
     arrays = {
         function: re.findall(r"^    (\w+), /\*", body, re.M)
         for function, body in re.findall(
             rf"The arrays of {name}_(\w+), in order\. \*/\nenum {{\n(.*?)}};", header, re.S
         )
     }
+    for function in functions:  # those that keep what a gradient needs
+        arrays.setdefault(function, arrays.get(function.replace("keep", "forward"), []))
     (folder / "calls.h").write_text(_calls(name, functions), "utf-8")
     module = load(name, like.files[f"{name}_c.py"], folder / f"{name}_c.py")
     module["FLAGS"] = tuple("-O1" if flag == "-O3" else flag for flag in module["FLAGS"])
-    record = Record(functions, arrays)
+    named = re.findall(r"\w+(?=[];])", like.files[f"{name}.c"])
+    record = Record(functions, arrays, set(filter(RESULTS.search, named)))
     record.watch(module)
     kernel = Kernel(
         spec, "c", like.signature, _by_name(module, name), missing=like.missing, verify=lambda: None

@@ -26,7 +26,17 @@ from lacc.runtime.compiled import missing
 FLAGS = ("-std=c11", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 STRICT = ("-Wall", "-Wextra", "-Werror")
 ZIG = (sys.executable, "-m", "ziglang", "cc")
-CLASSES = ("gla", "gated_deltanet", "simple_gla", "mamba1", "lru", "rwkv4", "mlstm", "slstm")
+CLASSES = (
+    "gla",
+    "gated_deltanet",
+    "simple_gla",
+    "mamba1",
+    "lru",
+    "rwkv4",
+    "mlstm",
+    "slstm",
+    "softmax_attention",
+)
 """Examples, one of each class of recurrence."""
 
 Made = Callable[[str], tuple[Path, float]]

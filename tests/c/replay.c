@@ -59,31 +59,41 @@ static int64_t number(FILE *file)
     return x;
 }
 
-/* An array of a call: what it holds goes as real, or as bfloat16 where all of it fits. */
+enum { OF_REALS, OF_BF16, OF_I64 };
+
+static void put(void *data, int64_t kind, int64_t i, double value)
+{
+    const float narrow = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    if (kind == OF_I64)
+        ((int64_t *)data)[i] = (int64_t)value;
+    else if (kind == OF_BF16)
+        ((uint16_t *)data)[i] = (uint16_t)(bits >> 16); /* which holds all of it */
+    else
+        ((real *)data)[i] = (real)value;
+}
+
 static void read_array(FILE *file, lacc_array *x, told *t)
 {
-    const int64_t given = number(file), bf16 = number(file);
+    static const int64_t bytes[] = {sizeof(real), 2, 8};
+    static const int32_t dtypes[] = {REAL, LACC_BF16, LACC_I64};
+    const int64_t given = number(file), kind = number(file);
     t->result = number(file);
     t->count = number(file);
     t->first = number(file);
     x->sequence = number(file);
     x->token = number(file);
     x->head = number(file);
-    x->dtype = bf16 ? LACC_BF16 : REAL;
+    if (kind < OF_REALS || kind > OF_I64)
+        fail("the record has an array of another kind");
+    x->dtype = dtypes[kind];
     t->wanted = room_for(t->count * (int64_t)sizeof(double));
     get(file, t->wanted, t->count * (int64_t)sizeof(double));
-    t->data = room_for(t->count * (int64_t)sizeof(real));
-    for (int64_t i = 0; i < t->count; i++) {
-        const real value = t->result ? (real)NAN : (real)t->wanted[i];
-        const float narrow = (float)value;
-        uint32_t bits;
-        memcpy(&bits, &narrow, sizeof bits);
-        if (bf16)
-            ((uint16_t *)t->data)[i] = (uint16_t)(bits >> 16);
-        else
-            ((real *)t->data)[i] = value;
-    }
-    x->data = given ? (char *)t->data + t->first * (int64_t)(bf16 ? 2 : sizeof(real)) : NULL;
+    t->data = room_for(t->count * bytes[kind]);
+    for (int64_t i = 0; i < t->count; i++)
+        put(t->data, kind, i, t->result ? (double)NAN : t->wanted[i]);
+    x->data = given ? (char *)t->data + t->first * bytes[kind] : NULL;
 }
 
 /* The larger one, NaN being the largest of all. */
@@ -92,13 +102,14 @@ static double worse(double a, double b)
     return a >= b || isnan(a) ? a : b;
 }
 
-/* max|found - wanted| relative to max|wanted| + floor; NaN where an entry is missing. */
+/* max|found - wanted| relative to max|wanted| + floor; NaN where an entry is missing that
+   is not NaN in the record. */
 static double error_of(const told *t, double floor)
 {
     double most = 0, scale = floor;
     for (int64_t i = 0; i < t->count; i++) {
         const double found = ((const real *)t->data)[i], wanted = t->wanted[i];
-        const double apart = found == wanted ? 0 : fabs(found - wanted);
+        const double apart = found == wanted || isnan(wanted) ? 0 : fabs(found - wanted);
         most = worse(most, apart);
         scale = isfinite(wanted) ? fmax(scale, fabs(wanted)) : scale;
     }
