@@ -71,7 +71,7 @@ class Attentions:
         (B, H, T, K), P = x[0].shape, sight.past
         dims = {"K": K, "V": x[2].shape[3]}
         run = SimpleNamespace(B=B, T=T, H=H, dims=dims, dtype=x[0].dtype)
-        table = native.Table(H)
+        table = native.Table(B, H)
         parts = [x[0], x[1][:, :, P:], x[2][:, :, P:], x[3], x[1][:, :, :P], x[2][:, :, :P]]
         for each in parts:
             table.put(None if each is None else np.moveaxis(each, 2, 1))

@@ -186,7 +186,7 @@ def test_what_c_cannot_read_is_copied(compiled: Kernel, view: Any) -> None:
 
 def test_the_last_token_first() -> None:
     x = drawn()["x"]
-    table = native.Table(H)
+    table = native.Table(B, H)
     table.put(x, 3, reverse=True)
     table.put(None)
     table.put(x[:1, 0, :1], 2)
@@ -194,7 +194,7 @@ def test_the_last_token_first() -> None:
     last = x.ctypes.data + (T - 1) * H * K * 4
     assert (first.data, first.sequence, first.token) == (last, T * H * K, -H * K)
     assert (none.data, none.dtype) == (None, 0)
-    assert (one.token, one.head) == (0, 0)
+    assert (one.sequence, one.token, one.head) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_the_last_token_first() -> None:
     [(np.float32, 0), (np.float64, 1), (ml_dtypes.bfloat16, 2), (np.float16, 3)],
 )
 def test_dtypes_by_number(dtype: Any, code: int) -> None:
-    table = native.Table(H)
+    table = native.Table(B, H)
     table.put(np.zeros((B, H, K), dtype), 2)
     assert table.described()[0].dtype == code
 

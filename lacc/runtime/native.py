@@ -122,8 +122,8 @@ class Library:
 class Table:
     """Arrays in the order in which a function takes them."""
 
-    def __init__(self, heads: int) -> None:
-        self.heads = heads
+    def __init__(self, sequences: int, heads: int) -> None:
+        self.sequences, self.heads = sequences, heads
         self.rows: list[Any] = []
         self.held: list[Array | None] = []
 
@@ -136,6 +136,7 @@ class Table:
         if not (x.flags.c_contiguous and x.flags.aligned and x.dtype.isnative):
             x = packed(x, lead)
         strides = x.strides
+        sequence = strides[0] // size if self.sequences == x.shape[0] else 0
         head = strides[lead - 1] // size if self.heads == x.shape[lead - 1] else 0
         token, data = 0, x.ctypes.data
         if lead == 3:
@@ -144,7 +145,7 @@ class Table:
                 data += (x.shape[1] - 1) * strides[1]
                 token = -token
         kind = KINDS.get(x.dtype.char, 2)
-        self.rows.append((data, strides[0] // size, token, head, kind))
+        self.rows.append((data, sequence, token, head, kind))
         self.held.append(x)  # as long as the function runs
 
     def described(self) -> Any:
@@ -243,7 +244,7 @@ class Native:
 
     def given(self, call: Call) -> Table:
         """A table that begins with all that the pass takes but the states."""
-        table = Table(call.run.H)
+        table = Table(call.run.B, call.run.H)
         for name in self.inputs:
             table.put(call.x[name], 3, self.reverse)
         for name in self.fixed:

@@ -89,7 +89,7 @@ class NativeAttention:
 
     def given(self, call: Call, pasts: list[Array]) -> Table:
         """A table that begins with all that is attended to."""
-        table = Table(call.run.H)
+        table = Table(call.run.B, call.run.H)
         for name in self.inputs:
             table.put(call.x[name])
         if self.sink is None:
