@@ -73,7 +73,7 @@ def size(value: Size) -> Text:
         terms.append(" * ".join(factors))
     code = " + ".join(terms)
     if divisor != 1:
-        return Text(f"({code}) / {divisor}", PRODUCT)
+        return Text(f"{whole(code)} / {divisor}", PRODUCT)
     return Text(code, SUM if len(terms) > 1 else PRODUCT if "*" in code else ATOM)
 
 
