@@ -196,7 +196,8 @@ class Ops:
         if inst.op == "solve_parts":
             rooms.append(f"solve_parts_room({count}, L, {most})")
             tail += f", {plus('scratch', times(str(len(unread)), 'C', size))}"
-        self.scratch.append(plus(*rooms))
+        room = plus(*rooms)
+        self.scratch += [room] if room != "0" else []
         return [f"{inst.op}({', '.join(lists)}, {tail});"]
 
     def _solve(self, n: int, inst: Inst) -> list[str]:

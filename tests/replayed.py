@@ -87,7 +87,7 @@ class Record:
             sizes += [call.run.dims[dim] for dim in at.dims]
             head = _ints(self.functions.index(what), len(given), *sizes)
             packed = [
-                _array(table(call.run.H), *one, name in self.filled)
+                _array(table(call.run.B, call.run.H), *one, name in self.filled)
                 for one, name in zip(given, names, strict=True)
             ]
             self.calls.append([head, *packed])
