@@ -1,5 +1,6 @@
 """Emitted C files on processors that are not this one: built by a cross compiler, run by an
-emulator, they give what they give here. Where a tool is missing, what is skipped says which.
+emulator, they give what they give here. Where a tool is missing, what is skipped says which; in CI
+(CI is set) it fails.
 
 Debian: gcc-aarch64-linux-gnu gcc-riscv64-linux-gnu libc6-dev-arm64-cross libc6-dev-riscv64-cross
 qemu-user; Node for WebAssembly, and its compiler from `pip install ziglang`.
@@ -7,6 +8,7 @@ qemu-user; Node for WebAssembly, and its compiler from `pip install ziglang`.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -58,6 +60,11 @@ class Machine:
             tools.append("ziglang")
         return " and ".join(tools)
 
+    def require(self) -> None:
+        """Ends a test where it cannot be built or run."""
+        if lacks := self.lacks():
+            (pytest.fail if os.environ.get("CI") else pytest.skip)(f"there is no {lacks}")
+
     def build(self, folder: Path, *given: str) -> None:
         """Makes ``folder``/program. A warning is an error."""
         command = [*self.compiler, *FLAGS, *STRICT, f"-I{folder}", *given, "-lm", "-o", "program"]
@@ -102,8 +109,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def replay(machine: Machine, name: str, record: Made, *, double: bool, level: str) -> None:
-    if lacks := machine.lacks():
-        pytest.skip(f"there is no {lacks}")
+    machine.require()
     folder, single = record(name)
     more, limit = (("-DLACC_DOUBLE",), 1e-9) if double else ((), single)
     source = str(SOURCES / "replay.c")
@@ -153,8 +159,7 @@ def streamed(path: Path) -> None:
     ids=("here", "arm64", "riscv64", "wasm"),
 )
 def test_a_stream_of_tokens(machine: Machine, tmp_path: Path) -> None:
-    if lacks := machine.lacks():
-        pytest.skip(f"there is no {lacks}")
+    machine.require()
     for file, text in lacc.compile(ROOT / "examples" / "gla.la", target="c").files.items():
         (tmp_path / file).write_text(text, "utf-8")
     streamed(tmp_path / "tokens")

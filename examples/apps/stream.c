@@ -29,8 +29,7 @@ typedef struct {
 
 static void stop(const char *why)
 {
-    fprintf(stderr, "stream: %s\n", why);
-    exit(1);
+    fprintf(stderr, "stream: %s\n", why), exit(1);
 }
 
 static float *numbers(int64_t count)
@@ -97,10 +96,8 @@ static int run(int64_t tokens, int64_t heads)
     double sum = 0, spent = 0;
     begin(&s, heads, 64, 64);
     for (int64_t t = 0; t < tokens; t++) {
-        for (int64_t i = 0; i < heads * s.K; i++) {
-            s.q[i] = uniform(&seed) - 0.5f, s.k[i] = uniform(&seed) - 0.5f;
-            s.g[i] = -0.1f * uniform(&seed); /* the log of a gate: the spec says g <= 0 */
-        }
+        for (int64_t i = 0; i < heads * s.K; i++) /* g is the log of a gate: the spec says g <= 0 */
+            s.q[i] = uniform(&seed) - 0.5f, s.k[i] = uniform(&seed) - 0.5f, s.g[i] = -0.1f * uniform(&seed);
         for (int64_t i = 0; i < heads * s.V; i++)
             s.v[i] = uniform(&seed) - 0.5f;
         const double before = seconds();
