@@ -76,10 +76,8 @@ int64_t NAME(leaky_room)(const leaky_run *run) { return 64 * run->threads; }
 int NAME(leaky_forward_0)(const leaky_run *run, const lacc_array *x) { return each(walk, run, x); }
 int NAME(leaky_keep_0)(const leaky_run *run, const lacc_array *x) { return each(walk, run, x); }
 int NAME(leaky_backward_0)(const leaky_run *run, const lacc_array *x) { return each(back, run, x); }
-int NAME(leaky_keep_0)(const leaky_run *run, const lacc_array *x) { return each(walk, run, x); }
 
 int NAME(leaky_keep_token)(const leaky_run *run, const lacc_array *x) { return each(walk, run, x); }
 
 int NAME(leaky_forward_token)(const leaky_run *run, const lacc_array *x) { return each(walk, run, x); }
-int NAME(leaky_keep_token)(const leaky_run *run, const lacc_array *x) { return each(walk, run, x); }
 int NAME(leaky_backward_token)(const leaky_run *run, const lacc_array *x) { return each(back, run, x); }
