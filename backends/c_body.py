@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from lacc.backends.base import Variables
 from lacc.backends.c_ops import Ops, nest
 from lacc.backends.c_storage import FOR_A_LENGTH, FOR_EACH, ONCE, Storage
+from lacc.backends.c_text import unlike_macro
 from lacc.backends.c_values import MEMORY, RESULTS, Index, Values, identity
 from lacc.tile.program import Axes, Program
 
@@ -142,7 +143,7 @@ class Body:
         for n in group.values:
             text = v.computed(n, identity(group.axes)).code
             if n in within and group.axes:
-                v.locals[n] = f"{self.variables[n]}_"
+                v.locals[n] = self.variables.another(f"{self.variables[n]}_")
                 lines.append(f"const real {v.locals[n]} = {text};")
                 text = v.locals[n]
             if not group.axes or n not in within or self.storage.read_outside(n, inside):
@@ -215,7 +216,7 @@ class Body:
 def _ascii(program: Program) -> Program:
     """The program with hints of names that C takes."""
     body = tuple(
-        i if i.name.isidentifier() and i.name.isascii() else replace(i, name="")
+        replace(i, name=unlike_macro(i.name) if i.name.isidentifier() and i.name.isascii() else "")
         for i in program.body
     )
     return Program(body, program.outs, program.sizes)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lacc.backends.base import unused
 from lacc.backends.c_body import Body, Piece, Statement
 from lacc.backends.c_ready import for_c
-from lacc.backends.c_text import RESERVED, dim, identifier, size, times
+from lacc.backends.c_text import RESERVED, dim, identifier, size, times, unlike_macro
 from lacc.tile.partition import Part
 from lacc.tile.program import Axes
 from lacc.tile.rewrite import meet_once
@@ -123,7 +123,9 @@ class CKernel:
     # ---- what the program takes and gives --------------------------------------------------------
 
     def _carried(self, state: str, needed: Sequence[str]) -> Carried:
-        name = unused(f"{'d' if self.backward else ''}{identifier(state)}", self.taken)
+        name = unused(
+            f"{'d' if self.backward else ''}{unlike_macro(identifier(state))}", self.taken
+        )
         self.taken |= {name, f"{name}_next", f"{name}_even", f"{name}_odd", f"{name}_kept"}
         out = self.program.outs.get(f"state:{state}")
         held = [self.program.loads(kind).get(state) for kind in ("dstate", "state")]

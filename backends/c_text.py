@@ -32,7 +32,9 @@ def words(text: str) -> frozenset[str]:
 KEYWORDS = words(
     "auto break case char const continue default do double else enum extern float for "
     "goto if inline int long register restrict return short signed sizeof static struct "
-    "switch typedef union unsigned void volatile while real vec"
+    "switch typedef union unsigned void volatile while real vec "
+    "alignas alignof asm bool constexpr false linux nullptr static_assert thread_local true "
+    "typeof typeof_unqual unix int32_t int64_t size_t"
 )
 
 RESERVED = KEYWORDS.union(
@@ -45,6 +47,12 @@ RESERVED = KEYWORDS.union(
     (f"f_{name}" for name in OPS),
 )
 """Names that emitted functions use."""
+
+
+def unlike_macro(name: str) -> str:
+    """``name``, with an underscore behind it where it looks like a macro, as NULL and EVEN do:
+    which ones there are differs from one C library to the next."""
+    return f"{name}_" if re.fullmatch(r"[A-Z][A-Z0-9_]{2,}", name) else name
 
 
 def elementwise(op: str, ins: list[Text]) -> Text:
@@ -79,7 +87,7 @@ def size(value: Size) -> Text:
 
 def dim(name: str) -> str:
     """A dim as a C variable, and as the field of a run."""
-    return "past" if name == "#past" else unused(name, RESERVED)
+    return "past" if name == "#past" else unused(unlike_macro(name), RESERVED)
 
 
 def free_dims(spec: Spec) -> list[str]:
@@ -89,7 +97,7 @@ def free_dims(spec: Spec) -> list[str]:
 
 def identifier(label: str) -> str:
     """A label as part of a C name: "k@-2" is k_2."""
-    return re.sub(r"\W+", "_", label, flags=re.ASCII).strip("_")
+    return re.sub(r"\W+", "_", label, flags=re.ASCII)
 
 
 def whole(index: str) -> str:

@@ -79,7 +79,7 @@ class Arguments:
             groups = self.sizes["#G"]
             raise ValueError(f"{self.source['#G']}: G = {groups} does not divide H = {heads}")
         self.sizes = {"#T": 1, "#N": self.sizes["#B"], **signature.dims, **self.sizes}
-        wide = any(self.x[a.name].dtype == np.float64 for a in given)
+        wide = any(self.x[a.name].dtype.name == "float64" for a in given)
         self.dtype = np.dtype(np.float64 if wide else np.float32)
         self.out_dtype = self.x[given[0].name].dtype
         for seed, a in enumerate(signature.arguments):
