@@ -157,7 +157,8 @@ class Values:
                 return []
             case "rename":
                 first = {new: old for old, new in value}
-                return [(ins[0], {first.get(a, a): i for a, i in index.items()}, "")]
+                own = {first.get(a, a): i for a, i in index.items() if a in inst.axes}
+                return [(ins[0], own, "")]
             case "entry":
                 return [(ins[0], {**index, value[0]: str(value[1])}, "")]
             case "take":
