@@ -374,8 +374,11 @@ class CKernel:
         lines += _text(self.body.each)
         for label, n in self.program.outs.items():
             lines += self._out(label, n)
-        for state in self.carried:
+        changed = [state for state in self.carried if self._changes(state)]
+        for state in changed:
             lines += self._next(state)
+        for state in changed:  # once all are copied: one may be what another was
+            lines += self.carried[state].advance
         return lines
 
     def _out(self, label: str, n: int) -> list[str]:
@@ -391,17 +394,20 @@ class CKernel:
         rows = "1" if self.by_token else "C"
         return [f"store_tile(&{array}, n, h, at, {pointer}, {rows}, {self._width(axes)});"]
 
-    def _next(self, state: str) -> list[str]:
-        """Makes what the chunk left the state of the next."""
+    def _changes(self, state: str) -> bool:
+        """Whether the chunk leaves another state than it found."""
         n, s = self.program.outs.get(f"state:{state}"), self.carried[state]
-        if n is None:
+        return n is not None and self.body.pointers.get(n) != _entry(s.name, self._axes(n))
+
+    def _next(self, state: str) -> list[str]:
+        """Puts what the chunk left where the next state is, unless it was computed there."""
+        n, s = self.program.outs[f"state:{state}"], self.carried[state]
+        if self.body.into.get(n) == _entry(f"{s.name}_next", self._axes(n)):
             return []
-        axes, lines = self.program.body[n].axes, []
-        if self.body.pointers.get(n) == _entry(s.name, axes):
-            return []
-        if self.body.into.get(n) != _entry(f"{s.name}_next", axes):
-            lines.append(f"copy({s.name}_next, {self.body.v.pointer(n)}, {s.size});")
-        return [*lines, *s.advance]
+        return [f"copy({s.name}_next, {self.body.v.pointer(n)}, {s.size});"]
+
+    def _axes(self, n: int) -> Axes:
+        return self.program.body[n].axes
 
     def _end(self) -> list[str]:
         """Stores the last states, and sums."""
