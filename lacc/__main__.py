@@ -24,20 +24,29 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # α as \u03b1 where the encoding lacks it
             stream.reconfigure(errors="backslashreplace")
     try:
-        app(prog_name="lacc")
+        try:
+            app(prog_name="lacc")
+        finally:
+            sys.stdout.flush()  # what is buffered fails here, not behind the last line of ours
     except LaccError as problem:
         report.complain(render(problem.diagnostics, report.colored(sys.stderr)))
         sys.exit(3 if problem.code.startswith("LA07") else 1)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_output()
         sys.exit(1)
     except Exception as fault:
         if isinstance(fault, OSError) and fault.errno == errno.ENOSPC:
+            _leave_output()
             report.complain("error: no space is left where the output goes")
             sys.exit(2)
         if os.environ.get("LACC_DEBUG"):
             raise
         sys.exit(_internal_error())
+
+
+def _leave_output() -> None:
+    """Nothing more reaches what cannot be written to."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _internal_error() -> int:

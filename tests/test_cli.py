@@ -400,13 +400,14 @@ def test_an_internal_error_becomes_a_report(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_output_onto_a_full_disk_is_said_so() -> None:
+@pytest.mark.parametrize("unbuffered", ("", "1"))
+def test_output_onto_a_full_disk_is_said_so(unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "lacc", "check", "-v", str(ROOT / "examples" / "gla.la")],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
         )
     assert (done.returncode, "no space is left" in done.stderr) == (2, True), done.stderr
