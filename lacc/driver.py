@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -419,22 +420,9 @@ class Target:
     folder: bool = False
 
 
-def _torch_missing() -> str:
-    from lacc.runtime.torch_calls import missing
-
-    return missing()
-
-
-def _torch_prepare() -> str:
-    from lacc.runtime.torch_calls import prepare
-
-    return prepare()
-
-
-def _c_missing() -> str:
-    from lacc.runtime.compiled import missing
-
-    return missing()
+def _late(module: str, function: str) -> Callable[[], str]:
+    """A function of a module that is not loaded before it is called."""
+    return lambda: str(getattr(import_module(f"lacc.runtime.{module}"), function)())
 
 
 def _c_prepare() -> str:
@@ -451,7 +439,7 @@ TARGETS = {
             "c",
             "C with its Python host: forward, vjp, step",
             _c,
-            _c_missing,
+            _late("compiled", "missing"),
             _c_prepare,
             folder=True,
         ),
@@ -459,8 +447,8 @@ TARGETS = {
             "triton",
             "one file of torch and Triton: forward, vjp, step",
             _triton,
-            _torch_missing,
-            _torch_prepare,
+            _late("torch_calls", "missing"),
+            _late("torch_calls", "prepare"),
             (16, 135),
         ),
     )
