@@ -28,6 +28,10 @@ ORDER = (
     "views",
     "driver",
     "trial",
+    "tuning",
+    "bench",
+    "layers",
+    "compat",
     "cli",
 )
 ALSO = {
@@ -58,7 +62,7 @@ APART = {"lacc/static/capture.py", "lacc/static/worker.py"}
 DOORS = {
     "networkx": {"lacc/ir/graph.py"},
     "jinja2": {"backends/base.py"},
-    "typer": {"lacc/cli.py"},
+    "typer": {f"lacc/cli/{path.name}" for path in (ROOT / "lacc/cli").glob("*.py")},
     "torch": PASTED | APART,
     "triton": PASTED | APART,
 }

@@ -1,0 +1,10 @@
+"""From the words after ``lacc`` come calls of the driver, and from their results text, files and an
+exit code.
+
+Exit codes: 0 fine, 1 spec error or failed verify, 2 usage, 3 target not usable here, 70 internal
+error."""
+
+from lacc.cli import commands, compiling
+from lacc.cli.app import app
+
+__all__ = ["app", "commands", "compiling"]
