@@ -83,17 +83,28 @@ def compile(
     chunk: int | None = None,
     **overrides: float,
 ) -> Kernel:
-    """The kernel of a spec for one target.
+    """The kernel of a spec for one target, or for ``auto``: each call's, by its arguments.
 
     ``overrides`` set dims and consts (``K=64``); a dim that is not set is taken from the arrays of
     each call. ``dtype`` is what to plan for, ``mode`` and ``chunk`` what a call without them uses.
     Raises LaccError, where the mode does not exist too, and ValueError where it is none."""
     from lacc.runtime.arguments import chosen
 
-    target_named(target)
+    if target != "auto":
+        target_named(target)
     asked, _ = chosen(mode, chunk)
     spec = load(given, overrides)
-    kernel = TARGETS[target].build(spec, dtype, mode, chunk)
+    if target == "auto":
+        from lacc.runtime.picking import Picked
+
+        kernel: Kernel = Picked(
+            lambda name: TARGETS[name].build(spec, dtype, mode, chunk),
+            lambda name: TARGETS[name].missing(),
+            mode,
+            chunk,
+        )
+    else:
+        kernel = TARGETS[target].build(spec, dtype, mode, chunk)
     if asked in kernel.missing:
         raise LaccError([kernel.missing[asked]])
     return kernel

@@ -32,12 +32,18 @@ def functions(
     What cannot be built raises LaccError (LA0702)."""
     loaded: dict[str, Any] = {}
 
+    def ready() -> bool:
+        if not loaded:
+            file = f"{name}_c.py"
+            loaded.update(load(name, files[file], placed(name, files) / file))
+        return True
+
+    ready.__dict__["_dynamo_marked_constant"] = True  # a compiler calls it, and does not look in
+
     def by_name(function: str) -> Callable[..., Any]:
         def call(arguments: Mapping[str, Any], **options: Any) -> Any:
             try:
-                if not loaded:
-                    file = f"{name}_c.py"
-                    loaded.update(load(name, files[file], placed(name, files) / file))
+                ready()
                 return loaded[function](**arguments, **options)
             except RuntimeError as problem:
                 own = loaded.get("BuildError", building.BuildError)  # that of the file

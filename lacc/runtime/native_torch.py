@@ -16,7 +16,15 @@ import numpy as np
 
 from lacc.runtime.arguments import Arguments
 from lacc.runtime.calls import forward, step, vjp
-from lacc.runtime.contract import Arrays, Core, Signature, axes_of, grows, record, size_of
+from lacc.runtime.contract import Arrays, Core, Signature, axes_of, grows, record
+from lacc.runtime.native_transforms import (
+    guess,
+    open_size,
+    open_sizes,
+    refuse_tangents,
+    transformed,
+    vmapped,
+)
 
 
 def is_tensor(x: Any) -> bool:
@@ -138,10 +146,14 @@ class Host:
         state_dtype: Any,
     ) -> Any:
         """(outputs, state) of tensors, by the operator."""
+        import torch
+
         if self.operators is None:
             self.operators = Operators(self)
         given = [arguments[name] for name in self.arguments]
         given = [tensor_of(x) for x in (*given, *state, cu_seqlens, valid)]
+        if not torch.compiler.is_compiling():
+            refuse_tangents(self.signature.name, given)
         found = self.operators.forward(*given, mode, chunk, state_dtype, debug)
         return self.several(found[: len(self.outputs)]), self.State(*found[len(self.outputs) :])
 
@@ -261,7 +273,7 @@ def watched(given: Iterable[Any]) -> bool:
     import torch
     from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or transformed():
         return True
     return torch.is_grad_enabled() and any(is_tensor(x) and x.requires_grad for x in given)
 
@@ -301,6 +313,13 @@ class Operators:
         self.backward.register_fake(self.dry_back)
         self.forward.register_autograd(self.pull, setup_context=self.save)
         self.backward.register_autograd(self.pull_twice)
+        sums = any(a.role == "param" for a in self.signature.arguments)
+        self.forward.register_vmap(
+            lambda info, dims, *x: vmapped(self.forward, self.signature, True, info, dims, x)
+        )
+        self.backward.register_vmap(
+            lambda info, dims, *x: vmapped(self.backward, self.signature, not sums, info, dims, x)
+        )
 
     def taken(self, given: Iterable[Any]) -> tuple[Arrays, Arrays]:
         """Arguments, and those fields of the initial state that are there, by name."""
@@ -366,15 +385,17 @@ class Operators:
         call = Arguments(self.signature, self.host.core.draws, x, step=False)
         if cu is not None:
             call.sizes["#N"] = int(cu.shape[0]) - 1
-        state = call.fields("initial_state", state)
+        call.fields("initial_state", state)
+        sizes = open_sizes(self.signature, given, call.sizes)
+        _, begun = self.taken(given[: self.count])
         found = []
         for value in (*self.signature.outputs, *self.signature.states):
-            shape: list[Any] = [size_of(axis, call.sizes) for axis in axes_of(value)]
+            shape: list[Any] = [open_size(axis, sizes) for axis in axes_of(value)]
             if grows(value):
                 axis = axes_of(value).index(None)
-                shape[axis] = call.sizes["#T"]
-                if value.name in state:
-                    shape[axis] += state[value.name].shape[axis]
+                shape[axis] = sizes["#T"]
+                if value.name in begun:
+                    shape[axis] += begun[value.name].shape[axis]
                 if cu is not None or valid is not None:
                     shape[axis] = torch.library.get_ctx().new_dynamic_size()
             dtype = call.out_dtype if value.role == "output" else call.dtype
@@ -396,7 +417,7 @@ class Operators:
         """An array of the shape and dtype of a tensor, which takes no memory."""
         if x is None:
             return None
-        shape = tuple(int(length) for length in x.shape)
+        shape = tuple(guess(length) for length in x.shape)
         return np.broadcast_to(np.zeros((), dtype_of(x.dtype)), shape)
 
     def save(self, ctx: Any, inputs: Any, output: Any) -> None:
