@@ -286,6 +286,28 @@ def test_growth_is_reported_not_failed() -> None:
     assert "grows to" in str(report)
 
 
+CENTRED = """variant x
+dim K = 5, V = 4
+input q, k : [K]
+input v : [V]
+state m : [K]
+state S : [K, V]
+output o : [V]
+m[t] = m[t-1] + k
+S[t] = 0.9 * S[t-1] + (k - m[T] / T) @ v.T
+o = S[t].T @ q
+"""
+
+
+@pytest.mark.parametrize("chunk", [3, 8])
+def test_what_cancels_is_asked_no_digits_that_the_recurrence_lacks(chunk: int) -> None:
+    """Equal tokens less their mean are rounding errors alone."""
+    checks = {"same tokens": CHECKS["same tokens"]}
+    kernels = [lacc.compile(CENTRED, target="numpy", mode="chunk", chunk=chunk)]
+    assert verify(kernel(CENTRED), kernels, checks=checks).passed
+    assert failed(CENTRED, kernel(CENTRED, output(lambda x, o, run: o + 1e-12)), checks)
+
+
 def test_what_is_not_a_number_is_not_compared_as_equal() -> None:
     """A reference that gives NaN says so; it is no agreement."""
     spec = PROMISES.replace("exp(g) *", "sqrt(-1 - g * g) *")

@@ -139,6 +139,14 @@ class Bench:
             self.known[case] = self.run(self.reference, case, arrays)
         return self.known[case]
 
+    def lost(self, case: Case) -> dict[str, float]:
+        """The error of the recurrence's own float64, by that of its float32, for each quantity."""
+        single = replace(case, dtype="float32")
+        rounded = self.run(self.reference, single, self.arrays(single))
+        naive = errors(rounded, self.truth(case), largest_error)
+        ratio = np.finfo(np.float64).eps / np.finfo(np.float32).eps
+        return {name: float(e * ratio) for name, e in naive.items() if np.isfinite(e)}
+
     def run(
         self,
         kernel: Any,
