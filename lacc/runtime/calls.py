@@ -136,11 +136,13 @@ class _Call(Arguments):
 
 def _join(field: Value, parts: list[Array]) -> Array:
     """A field of all segments in one array; windows that grow are aligned at their last token."""
+    if len(parts) == 1:
+        return parts[0]
     if grows(field):
         longest = max(x.shape[2] for x in parts)
         pads = [[(0, 0)] * 2 + [(longest - x.shape[2], 0)] + [(0, 0)] * (x.ndim - 3) for x in parts]
         parts = [np.pad(x, pad) for x, pad in zip(parts, pads)]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return np.concatenate(parts)
 
 
 def forward(

@@ -119,6 +119,7 @@ class Call:
         x = np.moveaxis(self.x[rows.source], 1, 2).astype(self.run.dtype, copy=False)
         parts = [self.start[rows.field]] if rows.length != 0 else []
         parts += [self.start[rows.state][:, :, None]] if rows.state is not None else []
+        parts = [part for part in parts if part.shape[2]]
         past = sum(part.shape[2] for part in parts)
         return (np.concatenate([*parts, x], 2) if parts else x), past
 
@@ -182,7 +183,7 @@ class Call:
                 if length is None:
                     length = self.start[rows.field].shape[2] + self.run.T
                 found[rows.field] = every[:, :, stop - length : stop]
-        return {name: np.array(value) for name, value in found.items()}
+        return {name: np.array(value, order="C") for name, value in found.items()}
 
     def backward(self, kept: list[Any], cotangents: Arrays, ends: Arrays) -> tuple[Arrays, Arrays]:
         """Gradients of inputs and params, and of the initial state, after a forward that kept what

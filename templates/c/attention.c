@@ -1,12 +1,15 @@
 /* Queries, keys and values of a sequence and head in, what each query attends to and its cotangents
-   out, QUERIES by KEYS tokens at a time: no tile grows with T times T. Logits stand with a key in
+   out, SIDE queries by SIDE keys at a time: no tile grows with T times T. Logits stand with a key in
    each row, so that a vector holds queries and their maxima and sums need no shuffles.
 
-   What a query does not see is left out before the exponential. The running maximum and the sum of
+   Keys and values are loaded once for all the queries of a part, up to QUERIES, and on the way back
+   queries once for up to PULLED keys: heads lie side by side in memory, rows of one far apart. What
+   a query does not see is left out before the exponential. The running maximum and the sum of
    exp(logit - maximum) are kept apart, so that large logits keep their digits; the way back takes
    the shares exp(logit - maximum) / sum from them again. */
 
-enum { QUERIES = 128 / WIDE * WIDE, KEYS = 64 };
+enum { SIDE = 64, QUERIES = 8 * SIDE, PULLED = 4 * SIDE }; /* SIDE: a multiple of any machine's WIDE */
+enum { AHEAD = SIDE * SIDE / QUERIES };                    /* rows to ask for while SIDE queries are dealt with */
 
 /* An attention of a call: arrays as NAME.h says, `past` tokens before the call; `window` 0: all. */
 typedef struct {
@@ -35,76 +38,134 @@ static void store_seen(const attention *a, const lacc_array *past, const lacc_ar
     if (before < rows) store_tile(now, n, h, at + before - a->past, tile + before * width, rows - before, width);
 }
 
-/* s [keys][width] = -inf where the query in row `query` + j does not see the key in row `key` + i:
-   it comes later, or too long before. */
+/* Of s [keys][SIDE] -inf where one of `width` queries, in row `query` + j, does not see the key in
+   row `key` + i: it comes later, or too long before. */
 static void hide(real *s, const attention *a, int64_t query, int64_t width, int64_t key, int64_t keys) {
-    for (int64_t i = 0; i < keys; i++, s += width) {
+    const int later = key + keys > query + 1, gone = a->window && key + a->window < query + width;
+    if (!later && !gone) return;
+    for (int64_t i = 0; i < keys; i++, s += SIDE) {
         fill(s, -INFINITY, least(key + i - query, width));
         if (!a->window) continue;
-        const int64_t gone = most(key + i + a->window - query, 0);
-        fill(s + gone, -INFINITY, width - gone);
+        const int64_t from = most(key + i + a->window - query, 0);
+        fill(s + from, -INFINITY, width - from);
     }
 }
 
-/* `sum` of queries [from, width), their maxima `top` and `kept`, by which what was summed so far
-   shrinks; logits s [keys][width] become their exponentials. */
-static void online(real *restrict s, real *restrict top, real *restrict sum, real *restrict kept, int64_t from, int64_t width,
-                   int64_t keys) {
-    for (int64_t j = from; j < width; j += LANES) {
-        real grown[LANES], base[LANES], more[LANES];
-        for (int i = 0; i < LANES; i++) grown[i] = top[j + i];
-        for (int64_t p = 0; p < keys; p++)
+/* Whether none of the queries from row `query` on sees any of the keys up to row `end`. */
+INLINE int too_late(const attention *a, int64_t query, int64_t end) {
+    return a->window && end + a->window <= query + 1;
+}
+
+INLINE int64_t whole_vectors(int64_t n) {
+    return (n + LANES - 1) / LANES * LANES;
+}
+
+/* x [keys][width] times what is packed of SIDE rows. */
+static void all_pairs(real *s, int64_t keys, int64_t rows, int64_t width, const real *x, const real *packed) {
+    for (int64_t j = 0, wide; j < rows; j += wide) {
+        wide = least(WIDE, whole_vectors(rows) - j);
+        gemm(keys, wide, width, x, width, 1, packed + j * width, wide, 1, s + j, SIDE, 1, WHOLE, 0);
+    }
+}
+
+/* packed [width][SIDE] in columns of WIDE = the transpose of x [rows][width]. */
+static void pack_queries(real *packed, const real *x, int64_t rows, int64_t width) {
+    for (int64_t j = 0; j < rows; j += WIDE)
+        pack(packed + j * width, least(WIDE, whole_vectors(rows) - j), width, least(WIDE, rows - j), x + j * width, 1, width);
+}
+
+/* exp(x) for what is not above 0; 0 where that is below all normal numbers. */
+INLINE real share_of(real x) {
+#ifdef LACC_DOUBLE
+    const real least_x = -708;
+#else
+    const real least_x = -87;
+#endif
+    word n;
+    const real y = exp_parts(x, &n) + 1;
+    return x < least_x ? 0 : y * power_of_two(n); /* n and y mean nothing where x is out of range */
+}
+
+/* `sum` of `width` queries, their maxima `top` and `kept`, by which what was summed so far shrinks;
+   logits s [keys][SIDE] become their exponentials. A NaN goes through these. */
+static void online(real *restrict s, real *restrict top, real *restrict sum, real *restrict kept, int64_t width, int64_t keys) {
+    for (int64_t j = 0; j < width; j += LANES, s += LANES) {
+        real odd[LANES], grown[LANES], base[LANES], more[LANES];
+        for (int i = 0; i < LANES; i++) grown[i] = top[j + i], odd[i] = s[(keys - 1) * SIDE + i], more[i] = 0;
+        for (int64_t p = 0; p + 2 <= keys; p += 2)
 #pragma omp simd
-            for (int i = 0; i < LANES; i++) grown[i] = f_max(grown[i], s[p * width + j + i]);
+            for (int i = 0; i < LANES; i++) {
+                const real one = s[p * SIDE + i], two = s[(p + 1) * SIDE + i];
+                grown[i] = one > grown[i] ? one : grown[i];
+                odd[i] = two > odd[i] ? two : odd[i];
+            }
 #pragma omp simd
         for (int i = 0; i < LANES; i++) {
+            grown[i] = odd[i] > grown[i] ? odd[i] : grown[i];
             base[i] = grown[i] == -INFINITY ? 0 : grown[i];
-            kept[j + i] = f_exp(top[j + i] - base[i]);
-            top[j + i] = grown[i];
-            more[i] = 0;
         }
+#pragma omp simd
+        for (int i = 0; i < LANES; i++) kept[j + i] = share_of(top[j + i] - base[i]);
         for (int64_t p = 0; p < keys; p++)
 #pragma omp simd
-            for (int i = 0; i < LANES; i++) more[i] += s[p * width + j + i] = f_exp(s[p * width + j + i] - base[i]);
+            for (int i = 0; i < LANES; i++) more[i] += s[p * SIDE + i] = share_of(s[p * SIDE + i] - base[i]);
 #pragma omp simd
-        for (int i = 0; i < LANES; i++) sum[j + i] = sum[j + i] * kept[j + i] + more[i];
+        for (int i = 0; i < LANES; i++) sum[j + i] = sum[j + i] * kept[j + i] + more[i], top[j + i] = grown[i];
     }
+}
+
+/* Queries of a part: fewer where threads would wait for one another. */
+static int64_t attend_part(const attention *a) {
+    const int64_t each = a->sequences * a->heads * a->tokens / (4 * most(a->threads, 1));
+    return least(QUERIES, most(each / SIDE, 1) * SIDE);
 }
 
 static int64_t attend_forward_room(int64_t K, int64_t V) {
-    return round_up(QUERIES * K) + round_up(KEYS * most(K, V)) + KEYS * QUERIES + round_up(QUERIES * V) + 3 * QUERIES;
+    return QUERIES * (K + V) + SIDE * (K + V) + SIDE * SIDE + 2 * QUERIES + SIDE;
 }
 
-/* What the queries from `at` on, QUERIES at most, attend to. */
-static void attend_forward(const attention *a, int64_t n, int64_t h, int64_t at, real *w) {
-    const int64_t K = a->K, V = a->V, rows = least(QUERIES, a->tokens - at), width = (rows + LANES - 1) / LANES * LANES;
-    real *const query = w, *const tile = query + round_up(QUERIES * K), *const s = tile + round_up(KEYS * most(K, V));
-    real *const out = s + KEYS * QUERIES, *const top = out + round_up(QUERIES * V), *const sum = top + QUERIES;
-    real *const kept = sum + QUERIES;
-    load_tile(tile, a->query, n, h, at, rows, K);
-    for (int64_t j = 0; j < width; j += WIDE)
-        pack(query + j * K, least(WIDE, width - j), K, least(WIDE, rows - j), tile + j * K, 1, K);
+/* out [rows][V] and the rest of SIDE queries, packed, seen as more keys: those of row `here` on and
+   of row `key` on. */
+static void attend_tile(const attention *a, const real *query, int64_t here, int64_t rows, const real *keys, const real *values,
+                        int64_t key, int64_t count, real *out, real *top, real *sum, real *s, real *kept) {
+    const int64_t V = a->V, width = whole_vectors(rows);
+    all_pairs(s, count, rows, a->K, keys, query);
+    hide(s, a, here, width, key, count);
+    online(s, top, sum, kept, width, count);
+    for (int64_t i = 0; i < rows; i++)
+        if (kept[i] != 1)
+            for (int64_t v = 0; v < V; v++) out[i * V + v] *= kept[i];
+    gemm(rows, V, count, s, 1, SIDE, values, V, 1, out, V, 1, WHOLE, 1);
+}
+
+/* What up to QUERIES queries from `at` on attend to. */
+static void attend_forward(const attention *a, int64_t n, int64_t h, int64_t at, int64_t rows, real *w) {
+    const int64_t K = a->K, V = a->V, width = whole_vectors(rows);
+    real *const query = w, *const out = query + QUERIES * K, *const keys = out + QUERIES * V;
+    real *const values = keys + SIDE * K, *const s = values + SIDE * V, *const top = s + SIDE * SIDE;
+    real *const sum = top + QUERIES, *const kept = sum + QUERIES;
+    load_tile(out, a->query, n, h, at, rows, K);
+    pack_queries(query, out, rows, K);
     fill(top, -INFINITY, width);
     if (a->sink->data) load_tile(top, a->sink, n, h, at, rows, 1);
     for (int64_t i = 0; i < width; i++) sum[i] = top[i] != -INFINITY;
     fill(out, 0, rows * V);
     const int64_t here = a->past + at, end = here + rows, first = oldest(a, n);
     const int64_t start = a->window ? most(first, here + 1 - a->window) : first;
-    for (int64_t key = start, keys; key < end; key += keys) {
-        keys = least(KEYS, end - key);
-        const int64_t from = most(key - here, 0) / WIDE * WIDE; /* queries before see none of these keys */
-        load_seen(tile, a, a->past_keys, a->keys, n, h, key, keys, K);
-        for (int64_t j = from; j < width; j += WIDE) {
-            const int64_t wide = least(WIDE, width - j);
-            gemm(keys, wide, K, tile, K, 1, query + j * K, wide, 1, s + j, width, 1, WHOLE, 0);
+    for (int64_t key = start, count; key < end; key += count) {
+        count = least(SIDE, end - key);
+        load_seen(keys, a, a->past_keys, a->keys, n, h, key, count, K);
+        load_seen(values, a, a->past_values, a->values, n, h, key, count, V);
+        for (int64_t j = most(key - here, 0) / SIDE * SIDE; j < rows; j += SIDE) {
+            if (too_late(a, here + j, key + count)) break;
+            const int64_t next = key + count - a->past + j / SIDE * AHEAD; /* what is loaded then */
+            if (next >= 0 && next + AHEAD <= a->tokens) {
+                prefetch(a->keys, n, h, next, AHEAD, K);
+                prefetch(a->values, n, h, next, AHEAD, V);
+            }
+            attend_tile(a, query + j * K, here + j, least(SIDE, rows - j), keys, values, key, count, out + j * V, top + j,
+                        sum + j, s, kept);
         }
-        hide(s, a, here, width, key, keys);
-        online(s, top, sum, kept, from, width, keys);
-        for (int64_t i = from; i < rows; i++)
-            if (kept[i] != 1)
-                for (int64_t v = 0; v < V; v++) out[i * V + v] *= kept[i];
-        load_seen(tile, a, a->past_values, a->values, n, h, key, keys, V);
-        gemm(rows - from, V, keys, s + from, 1, width, tile, V, 1, out + from * V, V, 1, WHOLE, 1);
     }
     for (int64_t i = 0; i < rows; i++)
         if (sum[i] != 0)
@@ -115,9 +176,7 @@ static void attend_forward(const attention *a, int64_t n, int64_t h, int64_t at,
 }
 
 static int64_t attend_backward_room(int64_t tokens, int64_t K, int64_t V) {
-    const int64_t tile = most(QUERIES, KEYS);
-    return round_up(tokens * K) + 4 * round_up(tokens) + 3 * round_up(tile * K) + 3 * round_up(tile * V) +
-           2 * KEYS * QUERIES;
+    return round_up(tokens * K) + 4 * round_up(tokens) + 2 * (PULLED + SIDE) * (K + V) + 2 * SIDE * SIDE;
 }
 
 /* Of each token what its shares need, base and 1 / total, and their mean cotangent; with that the
@@ -132,7 +191,7 @@ static void shares(const attention *a, int64_t n, int64_t h, real *restrict base
         share[t] = share[t] != 0 ? 1 / share[t] : 0;
     }
     for (int64_t at = 0, rows; at < T; at += rows) {
-        rows = least(QUERIES, T - at);
+        rows = least(SIDE, T - at);
         load_tile(out, a->output, n, h, at, rows, V);
         load_tile(d_out, a->d_output, n, h, at, rows, V);
         for (int64_t i = 0; i < rows; i++) {
@@ -147,48 +206,53 @@ static void shares(const attention *a, int64_t n, int64_t h, real *restrict base
     store_tile(a->d_sink, n, h, 0, sink, T, 1);
 }
 
-/* Logits s [keys][width] and the products d of values with the cotangent of what was attended to
+/* Logits s [keys][SIDE] and the products d of values with the cotangent of what was attended to
    become shares and the cotangents of logits. */
 static void pulled_logits(real *restrict s, real *restrict d, const real *restrict base, const real *restrict share,
                           const real *restrict mean, int64_t width, int64_t keys) {
-    for (int64_t p = 0; p < keys; p++, s += width, d += width)
+    for (int64_t p = 0; p < keys; p++, s += SIDE, d += SIDE)
 #pragma omp simd
         for (int64_t i = 0; i < width; i++) {
-            s[i] = f_exp(s[i] - base[i]) * share[i];
+            s[i] = share_of(s[i] - base[i]) * share[i];
             d[i] = (d[i] - mean[i]) * s[i];
         }
 }
 
-/* Cotangents of a sequence and head: those of keys and values a block at a time, those of queries
+/* Cotangents of a sequence and head: those of keys and values PULLED at a time, those of queries
    are added up. */
 static void attend_backward(const attention *a, int64_t n, int64_t h, real *w) {
-    const int64_t T = a->tokens, K = a->K, V = a->V, P = a->past, tile = most(QUERIES, KEYS);
+    const int64_t T = a->tokens, K = a->K, V = a->V, P = a->past, first = oldest(a, n);
     real *const d_query = w, *const base = d_query + round_up(T * K), *const share = base + round_up(T);
-    real *const mean = share + round_up(T), *const query = mean + 2 * round_up(T), *const key = query + round_up(tile * K);
-    real *const d_key = key + round_up(tile * K), *const d_out = d_key + round_up(tile * K);
-    real *const value = d_out + round_up(tile * V), *const d_value = value + round_up(tile * V);
-    real *const s = d_value + round_up(tile * V), *const d = s + KEYS * QUERIES;
+    real *const mean = share + round_up(T), *const key = mean + 2 * round_up(T), *const d_key = key + PULLED * K;
+    real *const value = d_key + PULLED * K, *const d_value = value + PULLED * V, *const query = d_value + PULLED * V;
+    real *const packed = query + SIDE * K, *const d_out = packed + SIDE * K, *const d_packed = d_out + SIDE * V;
+    real *const s = d_packed + SIDE * V, *const d = s + SIDE * SIDE;
     shares(a, n, h, base, share, mean, mean + round_up(T), value, d_out);
     fill(d_query, 0, T * K);
-    const int64_t first = oldest(a, n);
     for (int64_t at = 0, keys; at < P + T; at += keys) {
-        keys = least(KEYS, (at < first ? first : P + T) - at);
+        keys = least(PULLED, (at < first ? first : P + T) - at);
         fill(d_key, 0, keys * K);
         fill(d_value, 0, keys * V);
         const int64_t end = at < first ? 0 : a->window ? least(T, at + keys - 1 + a->window - P) : T;
         if (end) load_seen(key, a, a->past_keys, a->keys, n, h, at, keys, K);
         if (end) load_seen(value, a, a->past_values, a->values, n, h, at, keys, V);
         for (int64_t t = most(at - P, 0), rows; t < end; t += rows) {
-            rows = least(QUERIES, end - t);
+            rows = least(SIDE, end - t);
             load_tile(query, a->query, n, h, t, rows, K);
             load_tile(d_out, a->d_output, n, h, t, rows, V);
-            gemm(keys, rows, K, key, K, 1, query, 1, K, s, rows, 1, WHOLE, 0);
-            hide(s, a, P + t, rows, at, keys);
-            gemm(keys, rows, V, value, V, 1, d_out, 1, V, d, rows, 1, WHOLE, 0);
-            pulled_logits(s, d, base + t, share + t, mean + t, rows, keys);
-            gemm(keys, V, rows, s, rows, 1, d_out, V, 1, d_value, V, 1, WHOLE, 1);
-            gemm(keys, K, rows, d, rows, 1, query, K, 1, d_key, K, 1, WHOLE, 1);
-            gemm(rows, K, keys, d, 1, rows, key, K, 1, d_query + t * K, K, 1, WHOLE, 1);
+            pack_queries(packed, query, rows, K);
+            pack_queries(d_packed, d_out, rows, V);
+            for (int64_t k = 0, count; k < keys && at + k < P + t + rows; k += count) {
+                count = least(SIDE, keys - k);
+                if (too_late(a, P + t, at + k + count)) continue;
+                all_pairs(s, count, rows, K, key + k * K, packed);
+                hide(s, a, P + t, rows, at + k, count);
+                all_pairs(d, count, rows, V, value + k * V, d_packed);
+                pulled_logits(s, d, base + t, share + t, mean + t, rows, count);
+                gemm(count, V, rows, s, SIDE, 1, d_out, V, 1, d_value + k * V, V, 1, WHOLE, 1);
+                gemm(count, K, rows, d, SIDE, 1, query, K, 1, d_key + k * K, K, 1, WHOLE, 1);
+                gemm(rows, K, count, d, 1, SIDE, key + k * K, K, 1, d_query + t * K, K, 1, WHOLE, 1);
+            }
         }
         store_seen(a, a->d_past_keys, a->d_keys, n, h, at, d_key, keys, K);
         store_seen(a, a->d_past_values, a->d_values, n, h, at, d_value, keys, V);
@@ -198,7 +262,7 @@ static void attend_backward(const attention *a, int64_t n, int64_t h, real *w) {
 
 /* Parts of a sequence and head that are computed apart, forward. */
 static int64_t attend_blocks(const attention *a, int backward) {
-    return backward ? 1 : (a->tokens + QUERIES - 1) / QUERIES;
+    return backward ? 1 : (a->tokens + attend_part(a) - 1) / attend_part(a);
 }
 
 /* The reals of workspace that a thread takes. */
@@ -217,18 +281,20 @@ static UNUSED int64_t attend_workspace(const attention *a) {
 /* All sequences and heads. */
 static UNUSED int attend(const attention *a, int backward, real *workspace) {
     const int64_t room = attend_room(a, backward), threads = attend_threads(a, backward);
-    const int64_t blocks = attend_blocks(a, backward), parts = a->sequences * a->heads * blocks;
+    const int64_t blocks = attend_blocks(a, backward), part = attend_part(a);
+    const int64_t parts = a->sequences * a->heads * blocks;
     real *const space = workspace ? workspace : allocate(threads * room);
     if (!space) return LACC_NO_MEMORY;
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
     for (int64_t i = 0; i < parts; i++) {
         const int64_t n = i / blocks / a->heads, h = i / blocks % a->heads;
+        const int64_t at = (blocks - 1 - i % blocks) * part; /* what sees the most tokens first */
         real *const w = space + thread_number() * room;
         const unsigned mode = flush_results();
         if (backward)
             attend_backward(a, n, h, w);
         else
-            attend_forward(a, n, h, (blocks - 1 - i % blocks) * QUERIES, w);
+            attend_forward(a, n, h, at, least(part, a->tokens - at), w);
         restore_mode(mode);
     }
     if (!workspace) free(space);
