@@ -22,7 +22,7 @@ import math
 from dataclasses import replace
 from types import FunctionType
 
-from lacc.diagnostics import Diagnostic, LaccError, Source, Span, error
+from lacc.diagnostics import Diagnostic, LaccError, Source, Span, error, suggest
 from lacc.frontends.la import parse_piece
 from lacc.frontends.mistakes import FOREIGN
 from lacc.frontends.split import MAX_DEPTH, Piece
@@ -68,6 +68,9 @@ REFUSED: dict[type[ast.AST], tuple[str, str]] = {
 }
 """Pieces of Python that a spec has not: what to call them, and what to write instead."""
 
+MAX_BYTES = 4 * 1024 * 1024
+"""Largest Python file that is read."""
+
 DECLARING = ("input", "param", "buffer", "state", "output")
 OUTPUT = "o"
 """The name of an output that is returned without one."""
@@ -92,12 +95,49 @@ def variant(function: FunctionType) -> File:
         if isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first == function.__code__.co_firstlineno and node.name == function.__name__:
-                reader = _Reader(source)
-                file = reader.file(node)
-                if reader.problems:
-                    raise LaccError(reader.problems)
-                return file
+                return _file(source, node)
     raise LaccError([nowhere])
+
+
+def read(source: Source, name: str | None = None) -> File:
+    """The spec that the decorated function called ``name`` of a Python file holds, the only one
+    without a name. The file is parsed and never run. Raises LaccError."""
+    try:
+        tree = ast.parse(source.text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as fault:
+        line = min(getattr(fault, "lineno", None) or 1, len(source.starts))
+        start = source.starts[line - 1]
+        span = Span(source, start, start + len(source.line(line)))
+        said = getattr(fault, "msg", None) or str(fault) or "it is nested too deeply"
+        raise LaccError([error("LA0132", span, reason=said)]) from None
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and _decorated(n)]
+    names = [node.name for node in found]
+    chosen = [node for node in found if name in (None, node.name)]
+    if len(chosen) != 1:
+        what = f"no decorated function `{name}`" if name else f"{len(found)} decorated functions"
+        close = suggest(name, names) if name else ""
+        hint = close or (
+            f"write {source.name}:{names[0]}" if names else "decorate one: @lacc.variant"
+        )
+        raise LaccError([error("LA0133", None, file=source.name, what=what, hint=hint)])
+    return _file(source, chosen[0])
+
+
+def _decorated(node: ast.FunctionDef) -> bool:
+    """Whether a function is decorated with `variant`, by whatever way that was imported."""
+    for decorator in node.decorator_list:
+        match decorator:
+            case ast.Name(id="variant") | ast.Attribute(attr="variant"):
+                return True
+    return False
+
+
+def _file(source: Source, node: ast.FunctionDef) -> File:
+    reader = _Reader(source)
+    file = reader.file(node)
+    if reader.problems:
+        raise LaccError(reader.problems)
+    return file
 
 
 def _equation(statement: Recur | Define) -> bool:

@@ -196,3 +196,61 @@ def test_the_twin_of_an_example_is_the_same_spec(path: Path) -> None:
     twin, example = load(namespace[path.stem]), load(EXAMPLES / f"{path.stem}.la")
     plain = re.sub(r"\s+## .*|\n# expect .*", "", example.text)
     assert re.sub(r"## .*", "", twin.text).strip() == re.sub(r"## .*", "", plain).strip()
+
+
+# ---- files
+
+
+TWO = """
+import lacc
+from lacc import variant
+raise SystemExit("this file is never run")
+
+@lacc.variant
+def one(v: "[V]", *, V=4):
+    return v
+
+class Holder:
+    @variant
+    def two(v: "[V]", *, V=4):
+        return 2 * v
+
+def three(v):
+    return v
+"""
+
+
+def test_a_function_of_a_file_is_read_and_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "specs.py"
+    path.write_text(TWO)
+    assert load(f"{path}:one").name == "one"
+    assert unparse(load(f"{path}:two").file).endswith("o = 2 * v\n")
+    with pytest.raises(LaccError, match="has 2 decorated functions"):
+        load(path)
+    with pytest.raises(LaccError, match="no decorated function `three`") as caught:
+        load(f"{path}:three")
+    assert caught.value.code == "LA0133"
+    with pytest.raises(LaccError, match="did you mean `one`"):
+        load(f"{path}:onee")
+    path.write_text("x = 1\n")
+    with pytest.raises(LaccError, match="0 decorated functions"):
+        load(path)
+    path.write_text("x = 1\ndef f(:\n")
+    with pytest.raises(LaccError, match=r"specs.py:2:1") as caught:
+        load(path)
+    assert caught.value.code == "LA0132"
+    path.write_text("x = " + "-" * 200_000 + "1\n")
+    with pytest.raises(LaccError):
+        load(path)
+
+
+@pytest.mark.parametrize("path", TWINS, ids=lambda path: path.stem)
+def test_the_file_of_a_twin_is_a_spec(path: Path) -> None:
+    assert load(path).text == load(f"{path}:{path.stem}").text
+
+
+def test_problems_of_a_file_have_their_places_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "specs.py"
+    path.write_text(TWO.replace("return 2 * v", "return 2 * w"))
+    with pytest.raises(LaccError, match=r"specs.py:13:20"):
+        load(f"{path}:two")

@@ -34,6 +34,8 @@ CASES = sorted((ROOT / "tests" / "errors").glob("*.la"))
 ELSEWHERE = {
     "LA0130": "test_embedded",
     "LA0131": "test_embedded",
+    "LA0132": "test_embedded",
+    "LA0133": "test_embedded",
     "LA0505": "test_verify",
     "LA0702": "test_cli",
 }
@@ -58,7 +60,7 @@ REQUESTS: dict[str, Callable[[], object]] = {
 }
 """Codes that answer a request, not a spec: what is asked for."""
 
-NO_EXAMPLE = {"LA0101", "LA0130", "LA0131", "LA0505"}
+NO_EXAMPLE = {"LA0101", "LA0130", "LA0131", "LA0132", "LA0133", "LA0505"}
 """Codes whose page shows no spec."""
 
 

@@ -28,6 +28,9 @@ ORDER = (
     "views",
     "driver",
     "trial",
+    "formatting",
+    "starting",
+    "findings",
     "tuning",
     "bench",
     "layers",
@@ -40,6 +43,7 @@ ALSO = {
     "frontends": {"diagnostics", "spec", "frontends"},
     "backends": {"diagnostics", "spec", "ir", "analysis", "plan", "tile", "runtime", "templates"},
     "templates": set(),
+    "examples": set(),
 }
 """What stands beside the line, and what it may import besides itself."""
 
@@ -70,8 +74,8 @@ DOORS = {
 
 SOURCES = sorted(
     path.relative_to(ROOT)
-    for folder in ("lacc", "frontends", "backends", "templates")
-    for path in (ROOT / folder).rglob("*")
+    for folder in ("lacc", "frontends", "backends", "templates", "examples")
+    for path in ((ROOT / folder).glob if folder == "examples" else (ROOT / folder).rglob)("*")
     if path.is_file() and not any(parent.is_symlink() for parent in path.parents)
     if path.suffix in {".py", ".j2", ".lark"}
 )
