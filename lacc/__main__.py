@@ -18,19 +18,21 @@ def main() -> None:
     gc.set_threshold(100_000)  # loading makes many objects, and all of them stay
     from lacc import report
     from lacc.cli import app
+    from lacc.cli.answer import run
     from lacc.diagnostics import LaccError, render
+    from lacc.findings import exit_code
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # α as \u03b1 where the encoding lacks it
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
-            app(prog_name="lacc")
+            code = run(app, sys.argv[1:])
         finally:
             sys.stdout.flush()  # what is buffered fails here, not behind the last line of ours
     except LaccError as problem:
         report.complain(render(problem.diagnostics, report.colored(sys.stderr)))
-        sys.exit(3 if problem.code.startswith("LA07") else 1)
+        sys.exit(exit_code(problem))
     except BrokenPipeError:
         _leave_output()
         sys.exit(1)
@@ -42,6 +44,7 @@ def main() -> None:
         if os.environ.get("LACC_DEBUG"):
             raise
         sys.exit(_internal_error())
+    sys.exit(code)
 
 
 def _leave_output() -> None:
@@ -53,13 +56,18 @@ def _internal_error() -> int:
     import traceback
 
     from lacc import report
+    from lacc.findings import document, of_fault
 
     arguments = sys.argv[1:]
     specs = [Path(a) for a in arguments if a.endswith((".la", ".py")) and Path(a).is_file()]
     path = report.fault(arguments, specs, traceback.format_exc())
     fault = sys.exc_info()[1]
-    report.complain(f"error[LA0901]: internal error: {type(fault).__name__}: {fault}")
-    report.complain(f"  = note: what is needed to see it again is in {path}")
+    message = f"internal error: {type(fault).__name__}: {fault}"
+    note = f"what is needed to see it again is in {path}"
+    if "--json" in arguments:
+        report.say(document(arguments[0], 70, [of_fault("internal", message, note)], {}))
+    report.complain(f"error[LA0901]: {message}")
+    report.complain(f"  = note: {note}")
     report.complain(
         "  = help: please send that file to the authors; LACC_DEBUG=1 shows the traceback"
     )

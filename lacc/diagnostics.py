@@ -43,16 +43,16 @@ class Source:
     text: str = field(repr=False)
 
     @staticmethod
-    def read(path: Path, name: str | None = None) -> Source:
-        """The UTF-8 file at ``path``.
+    def read(path: Path, name: str | None = None, limit: int = MAX_BYTES) -> Source:
+        """The UTF-8 file at ``path``, of at most ``limit`` bytes.
 
         Raises LaccError where it is too large or not UTF-8, OSError where it cannot be read.
         """
         name = str(path) if name is None else name
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise LaccError([error("LA0102", None, what=name, limit=f"{MAX_BYTES} bytes")])
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise LaccError([error("LA0102", None, what=name, limit=f"{limit} bytes")])
         try:
             return Source(name, data.decode())
         except UnicodeDecodeError as fault:

@@ -9,6 +9,7 @@ The only module that sees frontends and backends.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from lacc import diagnostics
 from lacc.diagnostics import Diagnostic, LaccError, Note, Source, Span, error, suggest
-from lacc.frontends.la import parse
+from lacc.frontends.la import parse as parse
 from lacc.spec import load as loading
 from lacc.spec.check import check
 from lacc.spec.load import Loader
@@ -28,6 +29,8 @@ from lacc.spec.syntax import File
 if TYPE_CHECKING:
     from lacc.analysis.modes import Modes
     from lacc.analysis.plain import Plain
+    from lacc.plan.explain import Table
+    from lacc.plan.plan import Plan
     from lacc.runtime.contract import Signature
     from lacc.runtime.kernel import Kernel
     from lacc.static.build import Figures
@@ -35,7 +38,8 @@ if TYPE_CHECKING:
     from lacc.verify.report import Report
 
 Given = str | os.PathLike[str] | File | Spec
-"""A path, source text (more than one line), what a frontend read, or a checked spec."""
+"""A path (`file.py:name` is a decorated function there), source text (more than one line), what a
+frontend read, or a checked spec."""
 
 
 def load(
@@ -53,9 +57,13 @@ def load(
             return given
         given = given.file
     file: File | None
+    problems: list[Diagnostic] = []
     if isinstance(given, File):
         file = given
-        problems: list[Diagnostic] = []
+    elif python := re.fullmatch(r"(.+\.py)(?::(\w+))?", os.fspath(given)):
+        from lacc.frontends.embedded import MAX_BYTES, read
+
+        file = read(Source.read(Path(python[1]), limit=MAX_BYTES), python[2])
     else:
         file, problems = parse(_source(given))
     if file is None:
@@ -191,10 +199,9 @@ def build_report(
 
 def explain_plan(
     spec: Spec, shape: Mapping[str, int], target: str = "numpy", *, dtype: str = "float32"
-) -> str:
+) -> tuple[Plan, tuple[Table, ...]]:
     """What a call of ``shape`` (B, T, H) does on a target that runs by a plan, numpy or c, and why.
     Raises LaccError for other targets."""
-    from lacc import views
     from lacc.plan.choose import choose
     from lacc.plan.explain import explain
     from lacc.plan.machine import COMPILED, GENERIC
@@ -205,8 +212,7 @@ def explain_plan(
         raise refusal(target, "plan", "it has none to explain before a call")
     derived = analyse(spec)
     plan = choose(derived, dtype=dtype, machine=machine)
-    tables = views.of_tables(explain(derived, plan, shape))
-    return f"{views.of_plan(plan)}\n\n{tables}".rstrip()
+    return plan, explain(derived, plan, shape)
 
 
 def describe(spec: Spec) -> str:

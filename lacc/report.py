@@ -144,6 +144,15 @@ def write_whole(texts: Mapping[Path, str]) -> None:
             os.unlink(name)
 
 
+def write_over(path: Path, text: str) -> None:
+    """``text`` in the file that is at ``path``, whole or not at all; its mode stays, and a link
+    stays a link. Raises OSError."""
+    path = path.resolve()
+    mode = path.stat().st_mode
+    write_whole({path: text})
+    path.chmod(mode & 0o7777)
+
+
 def ignored_by_git(path: Path) -> str:
     """The rule that hides ``path`` from git, as ``.gitignore:12: *.la``; "" where none does."""
     path = path.absolute()

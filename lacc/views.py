@@ -129,6 +129,11 @@ def of_plan(plan: Plan) -> str:
     return "\n".join([f"for the machine {plan.machine}", *plan.why])
 
 
+def of_explained(plan: Plan, tables: Iterable[Table]) -> str:
+    """The reasons of a plan, and the tables of a call."""
+    return f"{of_plan(plan)}\n\n{of_tables(tables)}".rstrip()
+
+
 def of_choice(
     plan: Plan, dims: Mapping[str, int], shape: Mapping[str, int], mode: str = "auto"
 ) -> str:

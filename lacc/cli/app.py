@@ -9,7 +9,7 @@ import typer
 from lacc import report
 
 app = typer.Typer(
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     suggest_commands=False,  # click has its own suggestion
     pretty_exceptions_enable=False,

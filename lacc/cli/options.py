@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from lacc import report
+from lacc.cli.words import spec_files, targets
 from lacc.diagnostics import Diagnostic, render
 
 if TYPE_CHECKING:
@@ -19,12 +20,27 @@ if TYPE_CHECKING:
 Mode = Literal["auto", "chunk", "parallel", "recurrent"]
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 
-SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="A .la file.")]
+Show = Callable[[Iterable[Diagnostic]], None]
+
+SpecFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SPEC",
+        help="A .la file, or file.py:name for a decorated function.",
+        autocompletion=spec_files,
+    ),
+]
+SpecFiles = Annotated[
+    list[Path],
+    typer.Argument(metavar="SPEC...", help="One or more .la files.", autocompletion=spec_files),
+]
 Defines = Annotated[
     list[str] | None,
     typer.Option("-D", "--define", metavar="NAME=VALUE", help="Sets a dim or a const."),
 ]
-TargetName = Annotated[str, typer.Option("--target", "-t", help="See `lacc targets`.")]
+TargetName = Annotated[
+    str, typer.Option("--target", "-t", help="See `lacc targets`.", autocompletion=targets)
+]
 ModeName = Annotated[Mode, typer.Option("--mode", help="How to run; auto is the plan's choice.")]
 Chunk = Annotated[int | None, typer.Option("--chunk", min=1, help="Tokens in a chunk.")]
 Shape = Annotated[str, typer.Option("--shape", metavar="B=1,T=4096,H=16", help="Sizes of a call.")]
@@ -40,22 +56,32 @@ def together(mode: str, chunk: int | None) -> None:
         raise typer.BadParameter(str(problem)) from None
 
 
-def load(path: Path, define: list[str] | None) -> Spec:
+def show(diagnostics: Iterable[Diagnostic]) -> None:
+    """Diagnostics on standard error."""
+    if diagnostics := tuple(diagnostics):
+        report.complain(render(diagnostics, color=report.colored(sys.stderr)) + "\n")
+
+
+def named_spec(text: str) -> bool:
+    """Whether ``text`` names a spec by its form: a .la file, or a function of a Python file."""
+    return text.endswith((".la", ".py")) or re.search(r"\.py:\w+$", text) is not None
+
+
+def load(path: Path, define: list[str] | None, show: Show = show) -> Spec:
     """The checked spec of a file; its warnings are shown. Raises LaccError, or a usage error."""
     from lacc import driver
 
     overrides = dict(map(_definition, define or ()))
-    if not path.exists():
-        raise typer.BadParameter(f"there is no file {path}")
-    if path.is_dir():
-        raise typer.BadParameter(f"{path} is a folder")
-    if path.suffix == ".py":
-        raise typer.BadParameter(f"{path} is Python: there, lacc.compile takes the function")
+    file = Path(re.sub(r"(?<=\.py):\w+$", "", str(path)))
+    if not file.exists():
+        raise typer.BadParameter(f"there is no file {file}")
+    if file.is_dir():
+        raise typer.BadParameter(f"{file} is a folder")
     warnings: list[Diagnostic] = []
     try:
         spec = driver.load(path, overrides, warnings)
     except OSError as problem:
-        raise typer.BadParameter(f"cannot read {path}: {problem.strerror}") from None
+        raise typer.BadParameter(f"cannot read {file}: {problem.strerror}") from None
     show(warnings)
     return spec
 
@@ -109,8 +135,3 @@ def into(folder: Path, files: Mapping[str, str], force: bool) -> None:
         raise typer.BadParameter(f"cannot write to {folder}: {problem.strerror}") from None
     for name, text in files.items():
         report.say(f"{folder / name}: {len(text.splitlines())} lines")
-
-
-def show(diagnostics: Iterable[Diagnostic]) -> None:
-    if diagnostics := tuple(diagnostics):
-        report.complain(render(diagnostics, color=report.colored(sys.stderr)) + "\n")

@@ -1,0 +1,1 @@
+"""The published variants, a .la file each: `lacc new NAME --from gla` begins with one."""
