@@ -30,9 +30,9 @@ from lacc.tile.derive import Derived
 
 HOST = (*WALK, "lacc.runtime.core", "lacc.runtime.building", "lacc.runtime.native")
 """Modules that are pasted whole between the calling convention and the library."""
-TORCH = ("lacc.runtime.native_transforms", "lacc.runtime.native_torch")
+TENSORS = tuple(f"lacc.runtime.native_{part}" for part in ("direct", "transforms", "torch"))
 ATTENDING = "lacc.runtime.native_attention"
-MODULES = (*CALLS, *HOST, ATTENDING, *TORCH, EXPONENTS, PLAN, *TILES, SCALARS)
+MODULES = (*CALLS, *HOST, ATTENDING, *TENSORS, EXPONENTS, PLAN, *TILES, SCALARS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def python_text(
         imports=paste.imports(*MODULES),
         host=[paste.body(module) for module in (*HOST, *([ATTENDING] if attends else []))],
         dims=free_dims(derived.spec),
-        torch="\n\n".join(map(paste.body, TORCH)),
+        tensors=[paste.body(module) for module in TENSORS],
         first_line=first_line(derived.spec),
         unshadowed=unused("HOST", [a.ascii for a in derived.spec.args]),
     )

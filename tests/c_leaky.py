@@ -1,4 +1,5 @@
-"""A variant whose C is written by hand, and its emitted files: what the tests of the host share."""
+"""A variant whose C is written by hand, and files of it with this and with emitted C: what the
+tests of the host share."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from conftest import ROOT
 
 from lacc import driver
 from lacc.backends.c_host import Emitted, first_line, native_entry, public_name, python_text
+from lacc.backends.to_c import to_c
 from lacc.plan.choose import choose
 from lacc.spec.model import Spec
 
@@ -22,3 +24,10 @@ def leaky() -> tuple[Spec, Emitted]:
     python = python_text(derived, choose(derived), seen, passes, native_entry("token", **takes))
     c, h = ((SOURCES / f"leaky{ending}").read_text("utf-8") for ending in (".c", ".h"))
     return spec, Emitted(public_name(seen), f"{first_line(spec)}\n{c}", h, python)
+
+
+def emitted() -> Emitted:
+    """The files with emitted C."""
+    spec = leaky()[0]
+    derived = driver.analyse(spec)
+    return to_c(derived, choose(derived), driver._offered(spec, "c", derived, None)[1])

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from lacc.runtime.building import BuildError, library
-from lacc.runtime.contract import Array
+from lacc.runtime.contract import Array, Arrays
 from lacc.runtime.walk import Call
 
 EVERY = 64  # tokens between two states that the backward pass by token starts from
@@ -102,20 +102,33 @@ class Library:
             self.functions[what, dtype] = found
         return self.functions[what, dtype]
 
-    def run(self, what: str, call: Call, arrays: Any, past: int | None = None) -> None:
-        """Calls a function with a workspace that the thread keeps, after ``past`` tokens (None:
-        those of the call). Raises MemoryError."""
+    def sized(self, call: Call, past: int | None = None) -> Any:
+        """The sizes of a call, after ``past`` tokens (None: those of the call)."""
         run, past = call.run, call.past if past is None else past
-        sizes = (run.B, run.T, run.H, EVERY if call.by_token else call.C, processors())
-        given = self.Run(*sizes, past or 0, None, 0, *(run.dims[dim] for dim in self.dims))
-        at = ctypes.byref(given)
-        room = self.function("room", run.dtype)(at)
-        space: Array | None = getattr(self.mine, "space", None)
-        if space is None or space.nbytes < room:
+        chunk = EVERY if call.by_token else call.C
+        sizes = (run.B, run.T, run.H, chunk, processors(), past or 0, None, 0)
+        return self.Run(*sizes, *(run.dims[dim] for dim in self.dims))
+
+    def run(self, what: str, call: Call, arrays: Any, past: int | None = None) -> None:
+        """Calls a function, after ``past`` tokens. Raises MemoryError."""
+        sizes, dtype = self.sized(call, past), call.run.dtype
+        self.call(what, self.function(what, dtype), sizes, self.room(sizes, dtype), arrays)
+
+    def room(self, sizes: Any, dtype: Any) -> int:
+        """Bytes of workspace that a call of these sizes takes."""
+        return self.function("room", dtype)(ctypes.byref(sizes))
+
+    def call(
+        self, what: str, function: Callable[..., int], sizes: Any, room: int, arrays: Any
+    ) -> None:
+        """Calls ``function`` with a workspace that the thread keeps. Raises MemoryError."""
+        space: Array | None
+        space, sizes.workspace, sizes.room = getattr(self.mine, "space", (None, 0, 0))
+        if sizes.room < room:
             space = np.empty(room, np.uint8)
-            self.mine.space = space if room <= HELD else None
-        given.workspace, given.room = space.ctypes.data, space.nbytes
-        if self.function(what, run.dtype)(at, arrays):
+            sizes.workspace, sizes.room = space.ctypes.data, room
+            self.mine.space = (space, space.ctypes.data, room) if room <= HELD else (None, 0, 0)
+        if function(ctypes.byref(sizes), arrays):
             raise MemoryError(f"{self.name}: there is no room for the workspace of {what}")
 
 
@@ -126,11 +139,14 @@ class Table:
         self.sequences, self.heads = sequences, heads
         self.rows: list[Any] = []
         self.held: list[Array | None] = []
+        self.names: list[str] = []
 
-    def put(self, x: Array | None, lead: int = 3, reverse: bool = False) -> None:
+    def put(self, x: Array | None, lead: int = 3, reverse: bool = False, *, name: str = "") -> None:
         """Adds ``x``, which has ``lead`` axes before those of a value: [B, T, H] or [B, H]."""
+        self.names.append(name)
         if x is None:
             self.rows.append(())
+            self.held.append(None)
             return
         size = x.itemsize
         if not (x.flags.c_contiguous and x.flags.aligned and x.dtype.isnative):
@@ -182,26 +198,33 @@ class Native:
 
     def run(self, call: Call) -> list[Array]:
         """Outputs and states, and the states that chunks start from where these are kept."""
-        run, table = call.run, self.given(call)
-        chunk = EVERY if call.by_token else call.C
-        ended, starts = [], []
-        for name in self.states:
-            table.put(call.state[name], 2)
-            ended.append(np.empty(self.ended(call, name), run.dtype))
-            if call.keep:
-                lead = (run.B, -(-run.T // chunk), run.H)
-                starts.append(np.empty((*lead, *ended[-1].shape[2:]), run.dtype))
-        for name in self.outputs:
-            into = call.into(name, self.stored[name](run.dims) if name in self.stored else ())
-            table.put(None if call.keep and name not in self.stored else into, 3, self.reverse)
-        for state in ended:
-            table.put(state, 2)
-        for n in range(len(self.states)):
-            table.put(starts[n] if call.keep else None)
+        run, chunk = call.run, EVERY if call.by_token else call.C
+        ended = {name: np.empty(self.ended(call, name), run.dtype) for name in self.states}
+        starts = []
+        if call.keep:
+            lead = (run.B, -(-run.T // chunk), run.H)
+            starts = [np.empty((*lead, *x.shape[2:]), run.dtype) for x in ended.values()]
+        table = self.taken(call, ended, starts)
         way = "keep" if call.keep else "forward"
         self.library.run(f"{way}_{self.number}", call, table.described())
-        call.state.update(zip(self.states, ended))
+        call.state.update(ended)
         return starts
+
+    def taken(self, call: Call, ended: Arrays, starts: list[Array]) -> Table:
+        """All that the way there takes: states go where they have ``ended``, and to ``starts``
+        where chunks find them."""
+        table = self.given(call)
+        for name in self.states:
+            table.put(call.state[name], 2, name=f"begun {name}")
+        for name in self.outputs:
+            into = call.into(name, self.stored[name](call.run.dims) if name in self.stored else ())
+            wanted = not call.keep or name in self.stored
+            table.put(into if wanted else None, 3, self.reverse, name=f"out {name}")
+        for name in self.states:
+            table.put(ended[name], 2, name=f"ended {name}")
+        for n in range(len(self.states)):
+            table.put(starts[n] if starts else None)
+        return table
 
     def pull(self, call: Call, kept: list[Array]) -> None:
         """Cotangents of what the pass takes, from those of what it gives."""
@@ -246,12 +269,13 @@ class Native:
         """A table that begins with all that the pass takes but the states."""
         table = Table(call.run.B, call.run.H)
         for name in self.inputs:
-            table.put(call.x[name], 3, self.reverse)
+            table.put(call.x[name], 3, self.reverse, name=name)
         for name in self.fixed:
-            x = call.fixed[name]
-            table.put(None if x is None else x[:, :, 0], 2)
+            own = name in call.program.params  # in the caller's dtype
+            x = call.x[name] if own else call.fixed[name]
+            table.put(x if x is None else x[None] if own else x[:, :, 0], 2, name=name)
         for name in self.last:
-            table.put(call.state[name], 2)
+            table.put(call.state[name], 2, name=f"ended {name}")
         return table
 
     def ended(self, call: Call, name: str) -> tuple[int, ...]:

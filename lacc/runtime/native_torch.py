@@ -17,6 +17,7 @@ import numpy as np
 from lacc.runtime.arguments import Arguments
 from lacc.runtime.calls import forward, step, vjp
 from lacc.runtime.contract import Arrays, Core, Signature, axes_of, grows, record
+from lacc.runtime.native_direct import Direct
 from lacc.runtime.native_transforms import (
     guess,
     open_size,
@@ -25,6 +26,7 @@ from lacc.runtime.native_transforms import (
     transformed,
     vmapped,
 )
+from lacc.runtime.passes import Program
 
 
 def is_tensor(x: Any) -> bool:
@@ -84,8 +86,9 @@ def dtype_of(x: Any) -> Any:
 class Host:
     """The functions of one spec for arrays, as `calls.py` has them, and for tensors."""
 
-    def __init__(self, signature: Signature, core: Core, digest: str) -> None:
+    def __init__(self, signature: Signature, core: Core, program: Program, digest: str) -> None:
         self.signature, self.core, self.digest = signature, core, digest
+        self.direct = Direct(signature, core, program)
         self.arguments = tuple(a.name for a in signature.arguments)
         self.outputs = tuple(o.name for o in signature.outputs)
         self.fields = tuple(s.name for s in signature.states)
@@ -108,9 +111,16 @@ class Host:
         state_dtype: Any,
     ) -> Any:
         """(outputs, state) of whole sequences."""
-        state = self.listed(initial_state)
+        state, key = self.listed(initial_state), None
+        plain = cu_seqlens is None and valid is None and state_dtype is None and not debug
+        plain = plain and type(mode) is str and (chunk is None or type(chunk) is int)
+        if plain and state is not None and not compiling():
+            given = [*arguments.values(), *state]
+            key, found = self.direct.call((mode, chunk, initial_state is None), given, None)
+            if found is not None:
+                return self.given_back(found)
         if state is None or not any(map(is_tensor, arguments.values())):
-            return forward(
+            result = forward(
                 self.signature,
                 self.core,
                 each(array_of, arguments),
@@ -122,16 +132,21 @@ class Host:
                 debug=debug,
                 state_dtype=state_dtype,
             )
-        return self.run(
-            arguments,
-            state,
-            cu_seqlens=cu_seqlens,
-            valid=valid,
-            mode=mode,
-            chunk=chunk,
-            debug=debug,
-            state_dtype=state_dtype,
-        )
+        else:
+            result = self.run(
+                arguments,
+                state,
+                cu_seqlens=cu_seqlens,
+                valid=valid,
+                mode=mode,
+                chunk=chunk,
+                debug=debug,
+                state_dtype=state_dtype,
+            )
+        if key is not None:
+            arrays = [*map(array_of, given)]
+            self.direct.remember(key, (mode, chunk), arrays, None, any(map(is_tensor, given)))
+        return result
 
     def run(
         self,
@@ -154,8 +169,7 @@ class Host:
         given = [tensor_of(x) for x in (*given, *state, cu_seqlens, valid)]
         if not torch.compiler.is_compiling():
             refuse_tangents(self.signature.name, given)
-        found = self.operators.forward(*given, mode, chunk, state_dtype, debug)
-        return self.several(found[: len(self.outputs)]), self.State(*found[len(self.outputs) :])
+        return self.given_back(self.operators.forward(*given, mode, chunk, state_dtype, debug))
 
     def step(
         self,
@@ -169,8 +183,16 @@ class Host:
     ) -> Any:
         """(outputs, state) of one token; where gradients or a compiler want to see it, it is a call
         of one token."""
+        begun, target, key = self.listed(state), [] if out is None else self.listed(out), None
+        plain = state_indices is None and state_dtype is None and not debug
+        if plain and begun is not None and target is not None and not compiling():
+            given = [*arguments.values(), *begun]
+            key, found = self.direct.call(("step",), given, target)
+            if found is not None:
+                outputs, new = self.given_back([*found, *target])
+                return outputs, new if out is None else out
         if not any(map(is_tensor, arguments.values())):
-            return step(
+            result = step(
                 self.signature,
                 self.core,
                 arguments,
@@ -180,8 +202,16 @@ class Host:
                 debug=debug,
                 state_dtype=state_dtype,
             )
-        begun = self.listed(state)
-        if begun is None or not watched([*arguments.values(), *begun]):
+        elif begun is not None and watched([*arguments.values(), *begun]):
+            return self.watched_step(
+                arguments,
+                begun,
+                out=out,
+                state_indices=state_indices,
+                debug=debug,
+                state_dtype=state_dtype,
+            )
+        else:
             outputs, new = step(
                 self.signature,
                 self.core,
@@ -192,7 +222,23 @@ class Host:
                 debug=debug,
                 state_dtype=dtype_of(state_dtype),
             )
-            return each(tensor_of, outputs), each(tensor_of, new) if out is None else out
+            result = each(tensor_of, outputs), each(tensor_of, new) if out is None else out
+        if key is not None:
+            arrays, into = [*map(array_of, given)], [*map(array_of, target or ())]
+            self.direct.remember(key, None, arrays, into, any(map(is_tensor, given)))
+        return result
+
+    def watched_step(
+        self,
+        arguments: Arrays,
+        begun: list[Any],
+        *,
+        out: Any,
+        state_indices: Any,
+        debug: bool,
+        state_dtype: Any,
+    ) -> Any:
+        """(outputs, state) of one token, as a call of one token."""
         if self.signature.no_step:
             raise ValueError(f"step: {self.signature.no_step}")
         if state_indices is not None:
@@ -248,7 +294,7 @@ class Host:
         in no form of a state."""
         if state is None:
             return [None] * len(self.fields)
-        if is_tensor(state) and len(self.declared) == 1:
+        if (isinstance(state, np.ndarray) or is_tensor(state)) and len(self.declared) == 1:
             state = {self.declared[0]: state}
         elif isinstance(state, tuple):
             same = len(state) == len(self.fields)
@@ -256,6 +302,11 @@ class Host:
         if isinstance(state, Mapping) and all(name in self.fields for name in state):
             return [state.get(name) for name in self.fields]
         return None
+
+    def given_back(self, found: list[Any]) -> Any:
+        """Outputs and the state, from all of them in order."""
+        cut = len(self.outputs)
+        return self.several(found[:cut]), self.State(*found[cut:])
 
     def several(self, found: list[Any]) -> Any:
         """One output, or the tuple of several."""
@@ -266,6 +317,12 @@ def names_of(x: tuple[Any, ...]) -> tuple[str, ...]:
     """The names of a named tuple's fields."""
     found: tuple[str, ...] = getattr(x, "_fields", ())
     return found
+
+
+def compiling() -> bool:
+    """Whether a compiler of torch looks at what is called."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_compiling())
 
 
 def watched(given: Iterable[Any]) -> bool:
@@ -388,7 +445,7 @@ class Operators:
         call.fields("initial_state", state)
         sizes = open_sizes(self.signature, given, call.sizes)
         _, begun = self.taken(given[: self.count])
-        found = []
+        like, found = next(x for x in given if x is not None), []
         for value in (*self.signature.outputs, *self.signature.states):
             shape: list[Any] = [open_size(axis, sizes) for axis in axes_of(value)]
             if grows(value):
@@ -403,15 +460,13 @@ class Operators:
                 dtype = np.dtype(np.int64)
             elif value.role not in ("output", "log") and state_dtype is not None:
                 dtype = dtype_of(state_dtype)
-            found.append(torch.empty(shape, dtype=getattr(torch, dtype.name)))
+            found.append(like.new_empty(shape, dtype=getattr(torch, dtype.name)))
         return found
 
     def dry_back(self, *given: Any) -> list[Any]:
         """Tensors like those that ``backward`` gives."""
-        import torch
-
         wanted = zip(self.wanted(given), given)
-        return [torch.empty(x.shape, dtype=x.dtype) for name, x in wanted if name]
+        return [x.new_empty(x.shape) for name, x in wanted if name]
 
     def like(self, x: Any) -> Any:
         """An array of the shape and dtype of a tensor, which takes no memory."""

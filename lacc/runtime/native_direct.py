@@ -1,0 +1,276 @@
+"""Arrays or tensors like those of an earlier call in, its outputs and states out, with as little as
+possible in between: no check that the earlier call has passed, nothing that its sizes decide.
+
+This module stands alone (NumPy; torch only where tensors come in): its text is also pasted into the
+Python part of emitted C files, behind `native.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from threading import local
+from typing import Any
+
+import numpy as np
+
+from lacc.runtime.arguments import Arguments, chosen
+from lacc.runtime.contract import Array, Core, Run, Signature, Value, axes_of, size_of
+from lacc.runtime.core import Single, without
+from lacc.runtime.native import Described, Native, Table, processors
+from lacc.runtime.passes import Program
+from lacc.runtime.walk import Call
+
+MOST = 256  # calls that a thread remembers
+SMALL = 1 << 20  # bytes of values between passes that a remembered call may hold
+
+HEAD = object.__basicsize__
+"""Where CPython and NumPy keep the address of an array's numbers in its struct."""
+_peek, _probe = ctypes.c_void_p.from_address, np.zeros(1)
+PEEKS = sys.implementation.name == "cpython"
+PEEKS = PEEKS and _peek(id(_probe) + HEAD).value == _probe.ctypes.data
+
+
+def addresses(arrays: Iterable[Array]) -> list[int]:
+    """Where the numbers of arrays begin: what ``x.ctypes.data`` says, in a tenth of its time."""
+    if PEEKS:
+        return [_peek(id(x) + HEAD).value or 0 for x in arrays]
+    return [x.ctypes.data for x in arrays]
+
+
+def array_key(arrays: Iterable[Any]) -> list[Any] | None:
+    """What of arrays decides whether a call of them is right; None where one is no plain array."""
+    key: list[Any] = []
+    for x in arrays:
+        if x is None:
+            key.append(None)
+        elif type(x) is np.ndarray:
+            key += (x.shape, x.strides, x.dtype)
+        else:
+            return None
+    return key
+
+
+def tensor_key(tensors: Iterable[Any]) -> list[Any] | None:
+    """What of tensors decides whether a call of them is right; None where one is no plain tensor
+    on the CPU, or somebody looks at what becomes of it: autograd, a mode, a transform."""
+    torch = sys.modules["torch"]
+    grads = torch.is_grad_enabled()
+    key: list[Any] = []
+    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+        return None
+    if torch.autograd.forward_ad._current_level >= 0:
+        return None
+    for x in tensors:
+        if x is None:
+            key.append(None)
+        elif type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+            return None  # whose class may know better what becomes of it
+        elif (grads and x.requires_grad) or x.layout is not torch.strided or not x.is_cpu:
+            return None
+        else:
+            key += (x.shape, x.stride(), x.dtype, x.is_neg())
+    return key
+
+
+def span(x: Array) -> tuple[int, int]:
+    """The first byte of an array, and the one behind its last, from where it begins."""
+    reach = [(n - 1) * stride for n, stride in zip(x.shape, x.strides)]
+    return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + x.itemsize
+
+
+@dataclass(slots=True)
+class Prepared:
+    """The C calls of one public call, whose arrays change place and nothing else: those of the
+    caller in order, then those of the results ``made`` here, of a shape and dtype each, then those
+    that it has written to."""
+
+    library: Any
+    dtype: Any
+    sizes: Any
+    calls: list[tuple[str, Callable[..., int], Any]]
+    places: list[tuple[Described, int, int, int]]  # a row, its array, bytes from there, alignment
+    made: list[tuple[tuple[int, ...], Any]]
+    spans: list[tuple[int, int]]
+    written: list[tuple[int, int]]  # an array that is written to, and the one it may lie on
+    held: list[Any]
+    threads: int = 0
+    room: int = 0
+
+    def run(self, at: list[int]) -> bool:
+        """Whether arrays that begin there can be taken where they are; if so, all is computed."""
+        for row, n, offset, unaligned in self.places:
+            place = at[n]
+            if place & unaligned:
+                return False
+            row.data = place + offset
+        for n, same in self.written:
+            first, stop = at[n], at[n] + self.spans[n][1]
+            for m, place in enumerate(at):
+                apart = place + self.spans[m][0] >= stop or first >= place + self.spans[m][1]
+                if not (apart or m == n or (m == same and place == first)):
+                    return False
+        if self.threads != processors():
+            self.threads = self.sizes.threads = processors()
+            self.room = self.library.room(self.sizes, self.dtype)
+        for what, function, rows in self.calls:
+            self.library.call(what, function, self.sizes, self.room, rows)
+        return True
+
+
+class Mine(local):
+    """What a thread remembers: False where it has seen a call once, True where that must go the
+    long way."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Any, Prepared | bool] = {}
+
+
+class Direct:
+    """Calls of a spec whose state is plain: declared states per head that start at 0."""
+
+    def __init__(self, signature: Signature, core: Core, program: Program) -> None:
+        self.signature, self.program, self.draws = signature, program, core.draws
+        self.arguments = tuple(a.name for a in signature.arguments)
+        self.outputs = tuple(o.name for o in signature.outputs)
+        self.states = tuple(s.name for s in signature.states)
+        self.mine = Mine()
+        plain = [s.role == "state" and s.level == "head" for s in signature.states]
+        plain += [o.level == "head" for o in signature.outputs]
+        plain += [a.level != "position" for a in signature.arguments]
+        special = program.exponents or program.pasts or program.kept or program.initial
+        self.possible = all(plain) and not special and not program.counts
+
+    def call(
+        self, asked: tuple[Any, ...], given: list[Any], into: list[Any] | None
+    ) -> tuple[Any, list[Any] | None]:
+        """A key by which to `remember` the call, None where there is none; and its results, where
+        it is known: outputs, and final states unless they go ``into`` others. ``given`` are
+        arguments and initial states, ``asked`` is what else decides. A step has ``into``, which
+        may be empty."""
+        if not self.possible:
+            return None, None
+        tensors = type(given[0]) is not np.ndarray and "torch" in sys.modules
+        every = [*given, *into] if into else given
+        key = tensor_key(every) if tensors else array_key(every)
+        if key is None:
+            return None, None
+        one = (*asked, *key)
+        ready = self.mine.seen.get(one)
+        if type(ready) is not Prepared:
+            return one, None
+        if tensors:
+            make = sys.modules["torch"].empty
+            made = [make(shape, dtype=dtype, device="cpu") for shape, dtype in ready.made]
+            at = [x.data_ptr() for x in (*every, *made) if x is not None]
+        else:
+            made = [np.empty(shape, dtype) for shape, dtype in ready.made]
+            at = addresses(x for x in (*every, *made) if x is not None)
+            if into and not all(x.flags.writeable for x in into):
+                return None, None
+        return one, made if ready.run(at) else None
+
+    def remember(
+        self,
+        key: Any,
+        asked: tuple[str, int | None] | None,
+        given: list[Any],
+        into: list[Any] | None,
+        tensors: bool,
+    ) -> None:
+        """Has a call that was right, with its mode and chunk or None of a step, known from its
+        second time on. All are given as arrays; ``tensors``: its results are to be tensors."""
+        seen = self.mine.seen
+        if key not in seen:
+            if len(seen) >= MOST:
+                seen.clear()
+            seen[key] = False
+        elif seen[key] is False:
+            ready = self.prepared(asked, given, into)
+            if ready is not None and tensors:
+                torch = sys.modules["torch"]
+                ready.made = [(shape, getattr(torch, dtype.name)) for shape, dtype in ready.made]
+            seen[key] = ready or True
+
+    def prepared(
+        self, asked: tuple[str, int | None] | None, given: list[Any], into: list[Any] | None
+    ) -> Prepared | None:
+        """The calls, None where what C takes are not the caller's own arrays."""
+        signature, program, step = self.signature, self.program, asked is None
+        args = Arguments(signature, self.draws, dict(zip(self.arguments, given)), step)
+        x = {}
+        for a in signature.arguments:
+            wide, y = a.role == "input", args.x[a.name]
+            y = None if y is None else args.spread(a, y, (1 if step else 2) if wide else 0)
+            x[a.name] = y[:, None] if step and wide and y is not None else y
+        mode, chunk = chosen(*(asked or ("auto", None)))
+        dims = {name: args.sizes[name] for name in signature.dims}
+        batch, tokens, heads = (args.sizes[name] for name in ("#B", "#T", "#H"))
+        run: Any = Run(batch, tokens, heads, dims, args.dtype, mode, chunk)
+        states = dict.fromkeys(program.states)
+        call = Call(program, without(x, program.units), states, Single(run) if step else run)
+        walks = [p for p in call.passes if isinstance(p, Native)]
+        ending = {name for p in walks for name in p.states}
+        if not walks or len(walks) < len(call.passes) or ending != states.keys():
+            return None
+        made = [empty(args, o, args.out_dtype) for o in signature.outputs]
+        ended = into or [empty(args, s, args.dtype) for s in signature.states]
+        outputs = dict(zip(self.outputs, (y[:, None] if step else y for y in made)))
+        call.outputs = without(outputs, program.units)
+        begun = given[len(self.arguments) :]
+        call.state = without(dict(zip(self.states, begun)), program.units)
+        final = without(dict(zip(self.states, ended)), program.units)
+        tables = []
+        for p in walks:
+            tables.append((p, p.taken(call, final, [])))
+            call.state.update((name, final[name]) for name in p.states)
+        names = [*self.arguments, *(f"begun {name}" for name in self.states)]
+        ends = [f"ended {name}" for name in self.states]
+        outs = [f"out {name}" for name in self.outputs]
+        names += [*ends, *outs] if into else [*outs, *ends]
+        every = (*given, *ended, *made) if into else (*given, *made, *ended)
+        arrays = {name: x for name, x in zip(names, every) if x is not None}
+        return bound(call, tables, arrays, ends if into else [])
+
+
+def empty(args: Arguments, value: Value, dtype: Any) -> Array:
+    """An array in the shape that a caller sees."""
+    return np.empty([size_of(axis, args.sizes) for axis in axes_of(value, args.step)], dtype)
+
+
+def bound(
+    call: Call, tables: list[tuple[Native, Table]], arrays: dict[str, Array], into: list[str]
+) -> Prepared | None:
+    """The calls of ``tables``, whose rows are named as ``arrays``, the caller's and, last, the
+    results but for those that go ``into`` the caller's; None where C would take one from elsewhere
+    than where it is."""
+    library, dtype = tables[0][0].library, call.run.dtype
+    index = {name: n for n, name in enumerate(arrays)}
+    places, calls, held, written = [], [], [], []
+    for native, table in tables:
+        what, rows = f"forward_{native.number}", table.described()
+        calls.append((what, library.function(what, dtype), rows))
+        for row, x, name in zip(rows, table.held, table.names):
+            if x is not None and name not in arrays:
+                held.append(x)
+            elif x is not None and not np.may_share_memory(x, arrays[name]):
+                return None
+            elif x is not None:
+                offset = row.data - arrays[name].ctypes.data
+                places.append((row, index[name], offset, x.itemsize - 1))
+    for name in into:
+        x, begun = arrays[name], name.replace("ended ", "begun ", 1)
+        if not (x.flags.c_contiguous and x.flags.writeable):
+            return None
+        y = arrays.get(begun)
+        alike = y is not None and y.strides == x.strides and y.dtype == x.dtype
+        written.append((index[name], index[begun] if alike else -1))
+    if sum(x.nbytes for x in held) > SMALL:
+        return None
+    results = [n for n in arrays if n not in into and n.startswith(("out ", "ended "))]
+    made = [(arrays[name].shape, arrays[name].dtype) for name in results]
+    spans = [span(x) for x in arrays.values()]
+    sizes = library.sized(call)
+    return Prepared(library, dtype, sizes, calls, places, made, spans, written, held)
