@@ -67,7 +67,7 @@ DOORS = {
     "networkx": {"lacc/ir/graph.py"},
     "jinja2": {"backends/base.py"},
     "typer": {f"lacc/cli/{path.name}" for path in (ROOT / "lacc/cli").glob("*.py")},
-    "torch": PASTED | APART,
+    "torch": PASTED | APART | {"lacc/layers/module.py"},
     "triton": PASTED | APART,
 }
 """The files that may import a heavy package when they are imported."""

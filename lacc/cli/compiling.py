@@ -23,7 +23,7 @@ from lacc.cli.options import (
     writable,
 )
 
-STAGES = ("ast", "ir", "recurrence", "plan", "tile", "code", "report")
+STAGES = ("ast", "ir", "recurrence", "plan", "tile", "code", "report", "layer")
 Arch = Literal["sm_80", "sm_90", "sm_100", "gfx942"]
 
 
@@ -83,8 +83,13 @@ def compile_(
         texts = {
             stage: driver.emit(loaded, stage, target, dtype=dtype, mode=mode, chunk=chunk)
             for stage in stages
-            if stage != "report"
+            if stage not in ("report", "layer")
         }
+        if "layer" in stages:
+            from lacc.layers.text import text as layer_text
+
+            kernel = driver.compile(loaded, target, dtype=dtype, mode=mode, chunk=chunk)
+            texts["layer"] = layer_text(kernel)
     if "report" in stages:
         sizes = read_shape(shape or "", loaded.dims)
         with report.working(f"compiling the kernels of {loaded.name}"):
@@ -105,7 +110,7 @@ def compile_(
     if out is None:
         report.say(text.rstrip("\n"))
         return
-    if stages != ["code"]:
+    if stages not in (["code"], ["layer"]):
         text = f"# {report.MARK} from variant {loaded.ascii}: {', '.join(stages)}\n\n{text}"
     try:
         report.write_whole({out: text})

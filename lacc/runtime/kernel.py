@@ -7,7 +7,8 @@ import linecache
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -85,6 +86,12 @@ class Kernel:
         arguments, options = self._sort(args, kwargs)
         gradients: dict[str, Any] = self._vjp(arguments, **self._moded(options))
         return gradients
+
+    @cached_property
+    def layer(self) -> Any:
+        """The class of torch layers around this kernel: ``kernel.layer(d_model, num_heads)`` makes
+        one. Raises LaccError where the target takes no tensors."""
+        return import_module("lacc.layers").layer(self)  # which stands far right of this module
 
     def _sort(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]

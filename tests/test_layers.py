@@ -1,0 +1,204 @@
+"""Layers around compiled variants: one way through a sequence as another, masks, caches, starts."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import EXAMPLES, ROOT
+
+import lacc
+from lacc.diagnostics import LaccError
+from lacc.runtime.compiled import missing
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+B, T, WIDTH, H = 2, 7, 8, 2
+QUICK = ("gla", "mamba2")
+CLASSES: dict[str, Any] = {}
+
+
+def kernel_class(name: str) -> Any:
+    """The layer class of an example."""
+    if name not in CLASSES:
+        CLASSES[name] = lacc.compile(ROOT / "examples" / f"{name}.la", target="c").layer
+    return CLASSES[name]
+
+
+def made(name: str, **how: Any) -> Any:
+    torch.manual_seed(0)
+    how = {"dtype": torch.float64, "positions": 2 * T, **how}
+    return kernel_class(name)(WIDTH, H, **how)
+
+
+def drawn(**how: Any) -> Any:
+    torch.manual_seed(1)
+    return torch.randn(B, T, WIDTH, **{"dtype": torch.float64, **how})
+
+
+def by_steps(layer: Any, x: Any, cache: Any = None) -> tuple[Any, Any]:
+    found = []
+    for t in range(x.shape[1]):
+        y, cache = layer.step(x[:, t], cache)
+        found.append(y)
+    return torch.stack(found, 1), cache
+
+
+NAMES = [
+    pytest.param(p.stem, marks=() if p.stem in QUICK else (pytest.mark.full,)) for p in EXAMPLES
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_example_is_a_layer(name: str) -> None:
+    layer = made(name, conv_size=None if name == "mamba2" else 3)
+    x = drawn().requires_grad_()
+    y, cache = layer(x)
+    assert y.shape == x.shape and y.isfinite().all()
+    y.square().sum().backward()
+    assert x.grad.isfinite().all() and x.grad.any()
+    for parameter, p in layer.named_parameters():
+        assert p.grad is not None and p.grad.isfinite().all(), parameter
+    with torch.no_grad():
+        mask = torch.ones(B, T, dtype=torch.long)
+        mask[1, :3] = 0
+        padded = x.masked_fill(~mask.bool().unsqueeze(-1), float("nan"))
+        z, _ = layer(padded, attention_mask=mask)
+        torch.testing.assert_close(z[1, 3:], layer(x[1:, 3:])[0][0])
+        torch.testing.assert_close(z[0], y[0])
+        assert not z[1, :3].any()
+        if layer.run.__self__.signature.no_step:
+            return
+        found, end = by_steps(layer, x)
+        torch.testing.assert_close(found, y)
+        torch.testing.assert_close(tuple(end.state), tuple(cache.state))
+        for cut in (1, 4):
+            one, half = layer(x[:, :cut])
+            two, _ = layer(x[:, cut:], half)
+            torch.testing.assert_close(torch.cat([one, two], 1), y)
+
+
+@pytest.mark.parametrize("where", ["right", "inside", "all"])
+def test_padding_changes_nothing(where: str) -> None:
+    layer, x = made("gla", conv_size=4), drawn()
+    mask = torch.ones(B, T, dtype=torch.bool)
+    mask[1, {"right": slice(4, None), "inside": slice(2, 4), "all": slice(None)}[where]] = False
+    x.requires_grad_()
+    y, cache = layer(x, attention_mask=mask)
+    wanted, end = layer(x[1:, mask[1]])
+    torch.testing.assert_close(y[1, mask[1]], wanted[0])
+    torch.testing.assert_close(cache.state.S[1], end.state.S[0])
+    torch.testing.assert_close(cache.tails["k"][1], end.tails["k"][0])
+    y.sum().backward()
+    assert not x.grad[1, ~mask[1]].any()
+    more = drawn()[:, :2]
+    go, _ = layer(more, cache, attention_mask=torch.cat([mask, mask.new_ones(B, 2)], 1))
+    torch.testing.assert_close(go[1], layer(more[1:], end)[0][0])
+
+
+def test_packed_sequences_are_apart() -> None:
+    layer, x = made("gla", conv_size=4), drawn()[:1]
+    cu = torch.tensor([0, 3, 3, T])
+    y, cache = layer(x, cu_seqlens=cu)
+    for n, (a, b) in enumerate(pairwise(cu)):
+        wanted, end = layer(x[:, a:b])
+        torch.testing.assert_close(y[:, a:b], wanted)
+        torch.testing.assert_close(cache.state.S[n], end.state.S[0])
+        torch.testing.assert_close(cache.tails["q"][n], end.tails["q"][0])
+
+
+def test_rows_of_a_cache_are_chosen() -> None:
+    layer, x = made("fox", conv_size=3), drawn()
+    _, cache = layer(x)
+    rows = torch.tensor([1, 1, 0])
+    y, _ = layer.step(x[rows, 0], cache.select(rows))
+    torch.testing.assert_close(y, layer.step(x[:, 0], cache)[0][rows])
+    assert not any(part.requires_grad for part in cache.detach().state)
+
+
+def test_starts_are_what_is_asked_for() -> None:
+    layer = made(
+        "mamba2",
+        num_groups=1,
+        dims={"N": 3},
+        dtype=torch.float32,
+        init={"A": torch.tensor([-2.0, -0.5]), "dt_bias": lambda shape: torch.full(shape, -4.0)},
+    )
+    values, _ = layer._arguments(drawn(dtype=torch.float32), {}, None, None)
+    torch.testing.assert_close(values["A"], torch.tensor([-2.0, -0.5]))
+    assert (values["dt_bias"] == -4).all() and (values["D"] == 1).all()
+    assert values["B"].shape == (B, T, 1, 3) and values["x"].shape == (B, T, H, WIDTH // H)
+    gla = made("gla", init={"g": -0.01}, gate_rank=2, dtype=torch.float32)
+    values, _ = gla._arguments(torch.zeros(B, T, WIDTH), {}, None, None)
+    torch.testing.assert_close(values["g"], torch.full((B, T, H, WIDTH // H), -0.01))
+
+
+def test_gates_stay_in_float32() -> None:
+    layer = made("gla", dtype=torch.bfloat16)
+    values, _ = layer._arguments(drawn(dtype=torch.bfloat16), {}, None, None)
+    assert (values["g"].dtype, values["q"].dtype) == (torch.float32, torch.bfloat16)
+    assert layer(drawn(dtype=torch.bfloat16))[0].dtype == torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16):
+        y, cache = made("gla", dtype=torch.float32)(drawn(dtype=torch.float32))
+    assert y.dtype == torch.bfloat16 and cache.state.S.dtype == torch.float32
+
+
+def test_a_layer_is_a_module() -> None:
+    layer, x = made("gla", conv_size=3), drawn()
+    assert list(layer.state_dict()) == [
+        *(f"{n}_{what}.weight" for n in "qkv" for what in ("proj", "conv")),
+        *("g_proj.weight", "o_norm.weight", "gate_proj.weight", "out_proj.weight"),
+    ]
+    assert "gla, d_model=8, num_heads=2, K=4, V=4" in repr(layer)
+    other = copy.deepcopy(layer)
+    assert torch.equal(other(x)[0], layer(x)[0])
+    fresh = kernel_class("gla")(WIDTH, H, conv_size=3)
+    fresh.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(fresh(x.float())[0], layer(x)[0].float())
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x)[0], layer(x)[0])
+
+
+def test_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lacc.layers.text import text
+
+    kernel = lacc.compile(ROOT / "examples" / "gla.la", target="c")
+    for name, content in {**kernel.files, "my_layer.py": text(kernel)}.items():
+        (tmp_path / name).write_text(content, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("my_layer").GlaLayer(WIDTH, H, conv_size=3, dtype=torch.float64)
+    layer, x = made("gla", conv_size=3), drawn()
+    own.load_state_dict(layer.state_dict())
+    assert torch.equal(own(x)[0], layer(x)[0])
+    torch.testing.assert_close(by_steps(own, x)[0], own(x)[0])
+    for name in ("my_layer", "gla_c"):
+        del sys.modules[name]
+
+
+def test_misuse_is_named() -> None:
+    layer, x = made("gla"), drawn()
+    _, cache = made("fox")(x)
+    for call, words in (
+        (lambda: made("gla", num_groups=1), "num_groups: gla has nothing per group, got 1"),
+        (lambda: made("mamba2", num_groups=3), "num_groups: expected a divisor of 2, got 3"),
+        (lambda: made("gla", dims={"N": 1}), "dims: expected names of K, V, got 'N'"),
+        (lambda: made("gla", conv_size=1), "conv_size: expected at least 2 taps"),
+        (lambda: made("gla", init={"o": 1.0}), "init: expected names of q, k, v, g, got 'o'"),
+        (lambda: made("gla", buffers={"q": x}), "buffers: expected names of nothing, got 'q'"),
+        (lambda: layer(x[0]), r"x: expected \[B, T, 8\], got shape \(7, 8\)"),
+        (lambda: layer.step(x), r"x: expected \[B, 8\], got shape"),
+        (lambda: layer(x, cache), "cache: expected one of gla, got one of fox"),
+        (lambda: layer(x, attention_mask=x[..., 0]), "attention_mask: expected bools or integers"),
+        (lambda: layer(x, attention_mask=(x > 0)), r"attention_mask: expected \[B, T\] = \[2, 7\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+    with pytest.raises(LaccError, match="target numpy has no layer"):
+        _ = lacc.compile(ROOT / "examples" / "gla.la", target="numpy").layer
