@@ -1,0 +1,128 @@
+"""Specs' paths go in, by ``torchrun``; each rank compares its share of every call and gradient with
+one kernel on the whole sequence, and rank 0 prints the worst error and the bytes sent.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import lacc
+from lacc.distributed import context_parallel
+from lacc.verify.inputs import Sizes, as_dtype, draw
+
+T = 23
+
+
+def drawn(kernel: lacc.Kernel, groups: int) -> dict[str, torch.Tensor]:
+    """Two sequences of four heads within the promises."""
+    dims = {name: dim.default for name, dim in kernel.spec.dims.items()}
+    sizes = Sizes(2, T, 4, groups, T + 16, dims)
+    arrays = draw(kernel.spec, sizes, seed=3, regime="interior", dtype=as_dtype("float64"))
+    return {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items()}
+
+
+def pulled(outputs: tuple[torch.Tensor, ...], state: tuple[torch.Tensor, ...], part: slice, last):
+    """A number whose gradient reaches every output, and the state on the last rank."""
+    torch.manual_seed(1)
+    cotangents = [torch.randn(y.shape[0], T, *y.shape[2:], dtype=y.dtype) for y in outputs]
+    total = sum((y * ct[:, part]).sum() for y, ct in zip(outputs, cotangents))
+    for y in state:
+        if y.is_floating_point() and last:
+            total = total + (y * torch.cos(torch.arange(y.numel())).reshape(y.shape)).sum()
+    return total
+
+
+def compare(path: Path, rank: int, ranks: int) -> tuple[float, int]:
+    """The worst error of a spec, relative to the largest number of its quantity; bytes sent."""
+    dims = {"K": 8, "V": 6} if {"K", "V"} <= lacc.load(path).dims.keys() else {}
+    kernel = lacc.compile(path, target="c", **dims)
+    arguments = kernel.signature.arguments
+    roles = {a.name: a.role for a in arguments}
+    x = drawn(kernel, 2 if any(a.level == "group" for a in arguments) else 1)
+    start = kernel(**{n: y[:, :3] if roles[n] == "input" else y for n, y in x.items()})[1]
+    ends = [0, *(T * i // ranks + 1 for i in range(1, ranks)), T]
+    part = slice(ends[rank], ends[rank + 1])
+
+    def watched(tokens: slice) -> tuple[dict[str, torch.Tensor], tuple[torch.Tensor, ...]]:
+        of = {n: y[:, tokens] if roles[n] == "input" else y for n, y in x.items()}
+        return {n: y.clone().requires_grad_(roles[n] != "buffer") for n, y in of.items()}, type(
+            start
+        )(*(y.clone().requires_grad_(y.is_floating_point()) for y in start))
+
+    def run(function, given, begun, tokens: slice, last: bool):
+        outputs, state = function(**given, initial_state=begun)
+        outputs = (outputs,) if torch.is_tensor(outputs) else tuple(outputs)
+        pulled(outputs, state, tokens, last).backward()
+        return outputs, state
+
+    given, begun = watched(slice(0, T))
+    outputs, state = run(kernel, given, begun, slice(0, T), True)
+    shared = context_parallel(kernel)
+    mine, first = watched(part)
+    got, end = run(shared, mine, None if rank else first, part, rank == ranks - 1)
+
+    def off(a: torch.Tensor | None, b: torch.Tensor | None, of: torch.Tensor | None) -> float:
+        if b is None or not b.numel():
+            return 0.0
+        a = torch.zeros_like(b) if a is None else a
+        assert of is not None and a.shape == b.shape
+        return float((a - b).abs().max() / (of.abs().max() + 1e-12))
+
+    worst = [off(a, b[:, part], b) for a, b in zip(got, outputs)]
+    if rank == ranks - 1:
+        worst += [off(a, b, b) for a, b in zip(end, state)]
+    if rank == 0:
+        worst += [off(a.grad, b.grad, b.grad) for a, b in zip(first, begun)]
+    for name, y in mine.items():
+        whole = given[name].grad
+        if roles[name] == "param":
+            total = torch.zeros_like(y) if y.grad is None else y.grad.clone()
+            dist.all_reduce(total)
+            worst.append(off(total, whole, whole))
+        elif whole is not None:
+            worst.append(off(y.grad, whole[:, part], whole))
+    found = torch.tensor([max(worst)], dtype=torch.float64)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return float(found), shared.sent
+
+
+def disagree(rank: int) -> None:
+    """Ranks that do not fit together: the first time all say so, the second one does and ends."""
+    kernels = [lacc.compile(text, target="c") for text in (SUM, SUM.replace("0.5", "0.25"))]
+    try:
+        context_parallel(kernels[rank])
+    except ValueError as problem:
+        print(f"rank {rank}: {problem}", flush=True)
+    context_parallel(kernels[0], blocks=2)(torch.zeros(2 + rank, 3, 4))
+
+
+SUM = """variant total
+input x : scalar
+state s : scalar
+output o : scalar
+s[t] = 0.5 * s[t-1] + x
+o = s[t]
+"""
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for path in map(Path, sys.argv[1:]):
+        worst, sent = compare(path, rank, ranks)
+        if rank == 0:
+            print(f"{path.stem} {worst:.2e} {sent}", flush=True)
+    if len(sys.argv) == 1:
+        disagree(rank)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
