@@ -28,6 +28,7 @@ ORDER = (
     "views",
     "driver",
     "trial",
+    "distributed",
     "formatting",
     "starting",
     "findings",
