@@ -410,7 +410,7 @@ def test_output_onto_a_full_disk_is_said_so(unbuffered: str) -> None:
     assert (done.returncode, "no space is left" in done.stderr) == (2, True), done.stderr
 
 
-def test_a_layer_goes_into_a_file_of_its_own(tmp_path: Path) -> None:
+def test_a_layer_goes_into_a_file_of_its_own(lacc: Run, tmp_path: Path) -> None:
     out = tmp_path / "my_layer.py"
     assert lacc("compile", GLA, "-t", "c", "--emit=layer", "-o", str(out))[0] == 0
     assert "from gla_c import gla, gla_step\n" in out.read_text("utf-8")
