@@ -63,6 +63,7 @@ def environment() -> Environment:
     found.filters.update(
         tuple_text=tuple_text,
         shape_table=shape_table,
+        tuned_table=tuned_table,
         parameters=parameters,
         pair=lambda n: f'"{n}": {n}',
     )
@@ -141,6 +142,12 @@ def lead(arg: Arg) -> tuple[str, ...]:
 def shape_table(shapes: Mapping[str, str]) -> str:
     """A dict from names to code as Python, a line each."""
     return "{\n" + "".join(f'    "{name}": {code},\n' for name, code in shapes.items()) + "}"
+
+
+def tuned_table(choices: Mapping[object, object]) -> str:
+    """A dict of choices by bucket as Python, a line each."""
+    lines = "".join(f"    {bucket}: {choice},\n" for bucket, choice in choices.items())
+    return f"{{\n{lines}}}" if lines else "{}"
 
 
 def parameters(arguments: Iterable[Parameter]) -> str:

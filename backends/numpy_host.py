@@ -71,6 +71,7 @@ def host_values(
         "version": __version__,
         "plan": plan,
         "plan_text": _pretty(replace(plan, why=())),
+        "tuned": {"forward": plan.tuned, "backward": plan.back.tuned if plan.back else {}},
         "public": public,
         "call": _unshadowed(spec),
         "signature": _pretty(signature),

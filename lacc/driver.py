@@ -29,6 +29,7 @@ from lacc.spec.syntax import File
 if TYPE_CHECKING:
     from lacc.analysis.modes import Modes
     from lacc.analysis.plain import Plain
+    from lacc.plan.choose import Wanted
     from lacc.plan.explain import Table
     from lacc.plan.plan import Plan
     from lacc.runtime.contract import Signature
@@ -89,30 +90,39 @@ def compile(
     dtype: str = "float32",
     mode: str = "auto",
     chunk: int | None = None,
+    machine: str = "default",
+    tuned: bool | str = False,
     **overrides: float,
 ) -> Kernel:
     """The kernel of a spec for one target, or for ``auto``: each call's, by its arguments.
 
     ``overrides`` set dims and consts (``K=64``); a dim that is not set is taken from the arrays of
-    each call. ``dtype`` is what to plan for, ``mode`` and ``chunk`` what a call without them uses.
-    Raises LaccError, where the mode does not exist too, and ValueError where it is none."""
+    each call. ``dtype`` is what to plan for, ``mode`` and ``chunk`` what a call without them uses,
+    ``machine`` one of those that are declared, or "local" for this one as `lacc calibrate` found
+    it; with ``tuned`` what `lacc tune` measured here goes before the plan's model, or what is in
+    the file that it exported. Raises LaccError, where the mode does not exist too, and ValueError
+    for what is no mode, no machine and no such file."""
+    from lacc.plan.choose import Wanted
     from lacc.runtime.arguments import chosen
+    from lacc.runtime.torch_calls import refusal
 
-    if target != "auto":
-        target_named(target)
+    if target != "auto" and not target_named(target).planned and (tuned or machine != "default"):
+        what = "a choice that was measured" if tuned else f"a plan for the machine {machine}"
+        raise refusal(target, what, "its kernels choose as they are called")
     asked, _ = chosen(mode, chunk)
     spec = load(given, overrides)
+    wanted = Wanted(dtype, mode, chunk, machine, tuned)
     if target == "auto":
         from lacc.runtime.picking import Picked
 
         kernel: Kernel = Picked(
-            lambda name: TARGETS[name].build(spec, dtype, mode, chunk),
+            lambda name: TARGETS[name].build(spec, wanted),
             lambda name: TARGETS[name].missing(),
             mode,
             chunk,
         )
     else:
-        kernel = TARGETS[target].build(spec, dtype, mode, chunk)
+        kernel = TARGETS[target].build(spec, wanted)
     if asked in kernel.missing:
         raise LaccError([kernel.missing[asked]])
     return kernel
@@ -126,13 +136,17 @@ def emit(
     dtype: str = "float32",
     mode: str = "auto",
     chunk: int | None = None,
+    machine: str = "default",
+    tuned: bool | str = False,
     **overrides: float,
 ) -> str:
     """The text of a stage: ast, ir, recurrence, plan, tile or code. Raises LaccError."""
     from lacc import views
-    from lacc.plan.choose import choose
+    from lacc.plan.choose import Wanted
+    from lacc.runtime.planning import planned
 
     spec = load(given, overrides)
+    wanted = Wanted(dtype, mode, chunk, machine, tuned)
     match stage:
         case "ast":
             return views.of_syntax(spec)
@@ -143,27 +157,16 @@ def emit(
         case "tile":
             return views.of_programs(analyse(spec))
         case "plan":
-            plan = choose(analyse(spec), dtype=dtype, mode=mode, chunk=chunk)
-            return views.of_plan(plan)
-    kernel = compile(spec, target, dtype=dtype, mode=mode, chunk=chunk)
+            where = target if target in TARGETS and TARGETS[target].planned else "numpy"
+            return views.of_plan(planned(spec, analyse(spec), where, wanted))
+    kernel = compile(
+        spec, target, dtype=dtype, mode=mode, chunk=chunk, machine=machine, tuned=tuned
+    )
     if kernel.source is None:
         from lacc.runtime.torch_calls import refusal
 
         raise refusal(target, "emitted code", "it interprets the spec")
     return kernel.source
-
-
-def files(
-    given: Given,
-    target: str,
-    *,
-    dtype: str = "float32",
-    mode: str = "auto",
-    chunk: int | None = None,
-    **overrides: float,
-) -> Mapping[str, str]:
-    """The texts by file name of a target that writes several. Raises LaccError."""
-    return compile(given, target, dtype=dtype, mode=mode, chunk=chunk, **overrides).files
 
 
 def build_report(
@@ -198,20 +201,25 @@ def build_report(
 
 
 def explain_plan(
-    spec: Spec, shape: Mapping[str, int], target: str = "numpy", *, dtype: str = "float32"
+    spec: Spec,
+    shape: Mapping[str, int],
+    target: str = "numpy",
+    *,
+    dtype: str = "float32",
+    machine: str = "default",
+    tuned: bool | str = False,
 ) -> tuple[Plan, tuple[Table, ...]]:
     """What a call of ``shape`` (B, T, H) does on a target that runs by a plan, numpy or c, and why.
     Raises LaccError for other targets."""
-    from lacc.plan.choose import choose
+    from lacc.plan.choose import Wanted
     from lacc.plan.explain import explain
-    from lacc.plan.machine import COMPILED, GENERIC
+    from lacc.runtime.planning import planned
     from lacc.runtime.torch_calls import refusal
 
-    machine = {"numpy": GENERIC, "c": COMPILED}.get(target_named(target).name)
-    if machine is None:
+    if not target_named(target).planned:
         raise refusal(target, "plan", "it has none to explain before a call")
     derived = analyse(spec)
-    plan = choose(derived, dtype=dtype, machine=machine)
+    plan = planned(spec, derived, target, Wanted(dtype, machine=machine, tuned=tuned))
     return plan, explain(derived, plan, shape)
 
 
@@ -305,15 +313,15 @@ def _offered(
     return missing, signature(spec, {m: why_not.get(m, "") for m in MODES}, derived.longest)
 
 
-def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
+def _numpy(spec: Spec, wanted: Wanted) -> Kernel:
     """One NumPy file, loaded."""
     from lacc.backends.to_numpy import public_name, to_numpy
-    from lacc.plan.choose import choose
     from lacc.runtime.kernel import Kernel, from_source
+    from lacc.runtime.planning import planned
 
     derived = analyse(spec)
-    missing, seen = _offered(spec, "numpy", derived, chunk)
-    plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk)
+    missing, seen = _offered(spec, "numpy", derived, wanted.chunk)
+    plan = planned(spec, derived, "numpy", wanted)
     source = to_numpy(derived, plan, seen)
     return Kernel(
         spec,
@@ -324,8 +332,8 @@ def _numpy(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
         verify=partial(verify, spec, "numpy"),
         source=source,
         plan=plan,
-        mode=mode,
-        chunk=chunk,
+        mode=wanted.mode,
+        chunk=wanted.chunk,
     )
 
 
@@ -340,7 +348,7 @@ def _refused(
     return error("LA0704", span, target=target, variant=spec.name, reason=reason, hint=hint)
 
 
-def _triton(spec: Spec, _: str, mode: str, chunk: int | None) -> Kernel:
+def _triton(spec: Spec, wanted: Wanted) -> Kernel:
     """One file of torch and Triton, loaded when it is first called."""
     from lacc.backends.to_triton import to_triton
     from lacc.backends.torch_api import public_name
@@ -348,13 +356,13 @@ def _triton(spec: Spec, _: str, mode: str, chunk: int | None) -> Kernel:
     from lacc.runtime.torch_calls import functions
 
     derived = analyse(spec)
-    missing, seen = _offered(spec, "triton", derived, chunk)
+    missing, seen = _offered(spec, "triton", derived, wanted.chunk)
     obstacle = derived.modes["chunk"]
     if obstacle is not None and derived.attends_by_token:
         reason = f"it runs token by token ({obstacle.reason}), where no kernel attends"
         hint = "the target numpy compiles it"
         raise LaccError([_refused(spec, "triton", reason, obstacle.expr.span, hint)])
-    source = to_triton(derived, seen, chunk)
+    source = to_triton(derived, seen, wanted.chunk)
     name = public_name(seen)
     return Kernel(
         spec,
@@ -364,22 +372,21 @@ def _triton(spec: Spec, _: str, mode: str, chunk: int | None) -> Kernel:
         missing=missing,
         verify=partial(verify, spec, "triton"),
         source=source,
-        mode=mode,
-        chunk=chunk,
+        mode=wanted.mode,
+        chunk=wanted.chunk,
     )
 
 
-def _c(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
+def _c(spec: Spec, wanted: Wanted) -> Kernel:
     """C files and their Python host, built and loaded when it is first called."""
     from lacc.backends.to_c import to_c
-    from lacc.plan.choose import choose
-    from lacc.plan.machine import COMPILED
     from lacc.runtime.compiled import functions
     from lacc.runtime.kernel import Kernel
+    from lacc.runtime.planning import planned
 
     derived = analyse(spec)
-    missing, seen = _offered(spec, "c", derived, chunk)
-    plan = choose(derived, dtype=dtype, mode=mode, chunk=chunk, machine=COMPILED)
+    missing, seen = _offered(spec, "c", derived, wanted.chunk)
+    plan = planned(spec, derived, "c", wanted)
     emitted = to_c(derived, plan, seen)
     return Kernel(
         spec,
@@ -391,12 +398,12 @@ def _c(spec: Spec, dtype: str, mode: str, chunk: int | None) -> Kernel:
         source=emitted.c,
         files=emitted.files,
         plan=plan,
-        mode=mode,
-        chunk=chunk,
+        mode=wanted.mode,
+        chunk=wanted.chunk,
     )
 
 
-def _reference(spec: Spec, *_: object) -> Kernel:
+def _reference(spec: Spec, _: object = None) -> Kernel:
     """The token-by-token interpreter of ``spec`` as a kernel."""
     from lacc.ir.graph import waits_for_the_end
     from lacc.library import samplers
@@ -423,18 +430,19 @@ def _reference(spec: Spec, *_: object) -> Kernel:
 
 @dataclass(frozen=True)
 class Target:
-    """One thing to compile for: ``build(spec, dtype, mode, chunk)`` gives the kernel; ``missing``
-    says what a machine lacks to run it, "" if nothing; ``prepare`` does what a process can do about
-    it and says so; ``lengths`` are the tokens of a chunk and the most of a sequence to verify;
-    ``folder``: its files go into one."""
+    """One thing to compile for: ``build(spec, wanted)`` gives the kernel; ``missing`` says what a
+    machine lacks to run it, "" if nothing; ``prepare`` does what a process can do about it and says
+    so; ``lengths`` are the tokens of a chunk and the most of a sequence to verify; ``folder``: its
+    files go into one; ``planned``: its kernels run by a plan."""
 
     name: str
     about: str
-    build: Callable[[Spec, str, str, int | None], Kernel]
+    build: Callable[[Spec, Wanted], Kernel]
     missing: Callable[[], str] = str
     prepare: Callable[[], str] = str
     lengths: tuple[int, int] = (8, 1027)
     folder: bool = False
+    planned: bool = False
 
 
 def _late(module: str, function: str) -> Callable[[], str]:
@@ -451,7 +459,7 @@ TARGETS = {
     target.name: target
     for target in (
         Target("reference", "token by token in float64, the meaning of a spec", _reference),
-        Target("numpy", "one file of NumPy: forward, vjp, step", _numpy),
+        Target("numpy", "one file of NumPy: forward, vjp, step", _numpy, planned=True),
         Target(
             "c",
             "C with its Python host: forward, vjp, step",
@@ -459,6 +467,7 @@ TARGETS = {
             _late("compiled", "missing"),
             _c_prepare,
             folder=True,
+            planned=True,
         ),
         Target(
             "triton",

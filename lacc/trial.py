@@ -92,14 +92,16 @@ def trial(
         start = time.perf_counter()
         outputs, states = kernel(**arrays)
         times.append(time.perf_counter() - start)
-    found = _named(kernel.spec.outputs, outputs)
+    found = by_name(kernel.spec.outputs, outputs)
     fields = states._asdict()
     errors = {}
     if reference is not None:
         wide = {name: np.asarray(x).astype(np.float64) for name, x in arrays.items()}
         want, want_states = reference(**wide)
-        wanted = _named(kernel.spec.outputs, want) | _true(kernel.spec, want_states, want_states)
-        got = found | _true(kernel.spec, states, want_states)
+        wanted = by_name(kernel.spec.outputs, want) | true_state(
+            kernel.spec, want_states, want_states
+        )
+        got = found | true_state(kernel.spec, states, want_states)
         errors = {name: relative_error(x, wanted[name]) for name, x in got.items()}
     return Trial(kernel.spec, arrays, found, fields, min(times), errors)
 
@@ -130,7 +132,7 @@ def relative_error(got: Any, want: Any) -> float:
     return float(apart / scale) if scale else float(apart)
 
 
-def _true(spec: Spec, state: Any, unit: Any) -> dict[str, Any]:
+def true_state(spec: Spec, state: Any, unit: Any) -> dict[str, Any]:
     """The fields of a state; scaled ones as what they stand for, whatever their exponents are."""
     fields: dict[str, Any] = state._asdict()
     for name, factor in factors(spec, state, unit).items():
@@ -139,7 +141,8 @@ def _true(spec: Spec, state: Any, unit: Any) -> dict[str, Any]:
     return fields
 
 
-def _named(values: Any, results: Any) -> dict[str, Any]:
+def by_name(values: Any, results: Any) -> dict[str, Any]:
+    """Results of a call by the names of the ``values`` that they are of."""
     return {values[0].ascii: results} if len(values) == 1 else results._asdict()
 
 

@@ -16,7 +16,7 @@ from lacc import driver
 from lacc.plan import cost
 from lacc.plan.choose import CHUNKS, choose
 from lacc.plan.explain import HEADS, LONG, explain, order_of
-from lacc.plan.machine import GENERIC, MACHINES
+from lacc.plan.machine import DEFAULT, MACHINES
 from lacc.plan.plan import Plan
 from lacc.runtime.kernel import load
 from lacc.tile.derive import Derived
@@ -32,8 +32,8 @@ def derived(name: str, **dims: int) -> Derived:
 
 
 @cache
-def plan(name: str, dtype: str = "float32") -> Plan:
-    return choose(derived(name), dtype=dtype)
+def plan(name: str, dtype: str = "float32", target: str = "numpy") -> Plan:
+    return choose(derived(name), dtype=dtype, machine=MACHINES[target][DEFAULT])
 
 
 def defaults(name: str) -> dict[str, int]:
@@ -174,9 +174,8 @@ def test_double_precision_halves_the_block() -> None:
 
 
 def test_a_plan_is_for_a_named_machine_and_comes_out_the_same() -> None:
-    assert MACHINES["generic"] is GENERIC
-    assert choose(derived("gla")) == choose(derived("gla"))
-    slow = replace(GENERIC, name="slow calls", call=1e-3)
+    assert choose(derived("gla")) == choose(derived("gla")) == plan("gla")
+    slow = replace(MACHINES["numpy"][DEFAULT], name="slow calls", call=1e-3)
     p = choose(derived("gla"), machine=slow)
     assert p.machine == "slow calls"
     assert p.choose(LONG, 1, defaults("gla"))[1] > plan("gla").choose(LONG, 1, defaults("gla"))[1]
@@ -254,28 +253,28 @@ EXPLAINED = (
 )
 
 
-def choice(name: str, T: int) -> str:
+def choice(name: str, T: int, target: str) -> str:
     """Mode, chunk and order for 8 heads at the dims of the file."""
-    p, dims = plan(name), defaults(name)
+    p, dims = plan(name, target=target), defaults(name)
     mode, tokens = p.choose(T, HEADS, dims)
     order = order_of(derived(name), mode)
     return " ".join(filter(None, (mode, str(tokens) if mode == "chunk" else "", order)))
 
 
 def table() -> str:
-    """Every example at every length, and the reasons of a few, for each machine."""
+    """Every example at every length, and the reasons of a few, for each target's machine."""
     lines = []
-    for machine in MACHINES:
+    for target in MACHINES:
         lengths = ", ".join(map(str, LENGTHS))
-        lines.append(f"# {machine}, {HEADS} heads: T = {lengths}; with gradients T = {LONG}")
+        lines.append(f"# {target}, {HEADS} heads: T = {lengths}; with gradients T = {LONG}")
         for path in EXAMPLES:
-            every = [choice(path.stem, T) for T in LENGTHS]
-            back = plan(path.stem).back
+            every = [choice(path.stem, T, target) for T in LENGTHS]
+            back = plan(path.stem, target=target).back
             assert back is not None
             mode, tokens = back.choose(LONG, HEADS, defaults(path.stem))
             lines.append(f"{path.stem}: {'; '.join(every)}; gradients {mode} {tokens}")
         for name in EXPLAINED:
-            lines += ["", f"# {machine}: why {name}", *plan(name).why]
+            lines += ["", f"# {target}: why {name}", *plan(name, target=target).why]
     return "\n".join(lines) + "\n"
 
 

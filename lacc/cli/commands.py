@@ -14,15 +14,18 @@ from lacc.cli.options import (
     Chunk,
     Defines,
     Dtype,
+    MachineName,
     ModeName,
     Shape,
     SpecFile,
     SpecFiles,
     TargetName,
+    Tuned,
     load,
     named_spec,
     read_shape,
     together,
+    usage,
 )
 from lacc.cli.words import spec_files
 from lacc.diagnostics import LaccError
@@ -82,6 +85,8 @@ def explain(
     define: Defines = None,
     target: TargetName = "numpy",
     dtype: Annotated[Dtype, typer.Option("--dtype", help="What to plan for.")] = "float32",
+    machine: MachineName = "default",
+    tuned: Tuned = False,
     json: Json = False,
 ) -> None:
     """Explain a plan, an error code, a function or a library name."""
@@ -89,9 +94,11 @@ def explain(
 
     with answering("explain", json) as answer:
         if Path(thing).is_file() or named_spec(thing):
-            with report.working(f"planning {thing}"):
+            with report.working(f"planning {thing}"), usage():
                 spec = load(Path(thing), define, answer.show)
-                plan, tables = driver.explain_plan(spec, read_shape(shape), target, dtype=dtype)
+                plan, tables = driver.explain_plan(
+                    spec, read_shape(shape), target, dtype=dtype, machine=machine, tuned=tuned
+                )
             answer.result |= {"variant": spec.name, "target": target, "dtype": dtype}
             answer.result |= {"shape": read_shape(shape), **findings.of_plan(plan, tables)}
             answer.say(views.of_explained(plan, tables))
@@ -124,6 +131,8 @@ def run(
     mode: ModeName = "auto",
     chunk: Chunk = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the arrays drawn.")] = 0,
+    machine: MachineName = "default",
+    tuned: Tuned = False,
     json: Json = False,
 ) -> None:
     """Run a spec once and compare with the reference."""
@@ -135,8 +144,10 @@ def run(
         driver.usable(target)
         loaded = load(spec, define, answer.show)
         arrays = None if input_ is None else _arrays(input_, context)
-        with report.working(f"compiling {loaded.name} to {target}"):
-            kernel = driver.compile(loaded, target, mode=mode, chunk=chunk, dtype=dtype)
+        with report.working(f"compiling {loaded.name} to {target}"), usage():
+            kernel = driver.compile(
+                loaded, target, mode=mode, chunk=chunk, dtype=dtype, machine=machine, tuned=tuned
+            )
         with report.working(f"running {loaded.name}"):
             reference = None if target == "reference" else driver.compile(loaded, "reference")
             try:

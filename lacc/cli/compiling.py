@@ -13,13 +13,18 @@ from lacc.cli.options import (
     Chunk,
     Defines,
     Dtype,
+    MachineName,
     ModeName,
     SpecFile,
     TargetName,
+    Tuned,
+    TunedFrom,
     into,
     load,
+    measured,
     read_shape,
     together,
+    usage,
     writable,
 )
 
@@ -43,6 +48,9 @@ def compile_(
     dtype: Annotated[Dtype, typer.Option("--dtype", help="What to plan for.")] = "float32",
     mode: ModeName = "auto",
     chunk: Chunk = None,
+    machine: MachineName = "default",
+    tuned: Tuned = False,
+    tuned_from: TunedFrom = None,
     emit: Annotated[
         str,
         typer.Option(
@@ -74,14 +82,26 @@ def compile_(
     folder = driver.target_named(target).folder and stages == ["code"]
     if out is not None and not folder:
         writable(out, force)
-    with report.working(f"compiling {spec.name} to {target}"):
+    first = measured(tuned, tuned_from)
+    with report.working(f"compiling {spec.name} to {target}"), usage():
         loaded = load(spec, define)
         if out is not None and folder:
-            files = driver.files(loaded, target, dtype=dtype, mode=mode, chunk=chunk)
-            into(out, files, force)
+            kernel = driver.compile(
+                loaded, target, dtype=dtype, mode=mode, chunk=chunk, machine=machine, tuned=first
+            )
+            into(out, kernel.files, force)
             return
         texts = {
-            stage: driver.emit(loaded, stage, target, dtype=dtype, mode=mode, chunk=chunk)
+            stage: driver.emit(
+                loaded,
+                stage,
+                target,
+                dtype=dtype,
+                mode=mode,
+                chunk=chunk,
+                machine=machine,
+                tuned=first,
+            )
             for stage in stages
             if stage not in ("report", "layer")
         }
@@ -92,19 +112,16 @@ def compile_(
             texts["layer"] = layer_text(kernel)
     if "report" in stages:
         sizes = read_shape(shape or "", loaded.dims)
-        with report.working(f"compiling the kernels of {loaded.name}"):
-            try:
-                found = driver.build_report(
-                    loaded,
-                    target,
-                    shape=sizes,
-                    architecture=arch or "sm_90",
-                    dtype=dtype,
-                    mode=mode,
-                    chunk=chunk,
-                )
-            except ValueError as problem:
-                raise typer.BadParameter(str(problem)) from None
+        with report.working(f"compiling the kernels of {loaded.name}"), usage():
+            found = driver.build_report(
+                loaded,
+                target,
+                shape=sizes,
+                architecture=arch or "sm_90",
+                dtype=dtype,
+                mode=mode,
+                chunk=chunk,
+            )
         texts["report"] = views.of_figures(found)
     text = report.sections(texts)
     if out is None:

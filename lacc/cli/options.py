@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -44,16 +45,45 @@ TargetName = Annotated[
 ModeName = Annotated[Mode, typer.Option("--mode", help="How to run; auto is the plan's choice.")]
 Chunk = Annotated[int | None, typer.Option("--chunk", min=1, help="Tokens in a chunk.")]
 Shape = Annotated[str, typer.Option("--shape", metavar="B=1,T=4096,H=16", help="Sizes of a call.")]
+MachineName = Annotated[
+    str,
+    typer.Option(
+        "--machine",
+        metavar="default|local|avx512|...",
+        help="Whose constants to plan with; local: what `lacc calibrate` measured here.",
+    ),
+]
+Tuned = Annotated[
+    bool, typer.Option("--tuned", help="Choose what `lacc tune` measured here, where it did.")
+]
+TunedFrom = Annotated[
+    Path | None,
+    typer.Option(
+        "--tuned-from", metavar="FILE", help="The same from what `lacc tune --export` wrote."
+    ),
+]
+
+
+def measured(tuned: bool, file: Path | None) -> bool | str:
+    """What `driver.compile` takes of both options."""
+    return str(file) if file is not None else tuned
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """A ValueError of the body as a wrong use of the command."""
+    try:
+        yield
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
 
 
 def together(mode: str, chunk: int | None) -> None:
     """Refuses a chunk for a mode that has none."""
     from lacc.runtime.arguments import chosen
 
-    try:
+    with usage():
         chosen(mode, chunk)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem)) from None
 
 
 def show(diagnostics: Iterable[Diagnostic]) -> None:

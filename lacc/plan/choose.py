@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lacc.plan import cost
 from lacc.plan.cost import Work
 from lacc.plan.explain import reasons, reasons_back
-from lacc.plan.machine import GENERIC, Machine
+from lacc.plan.machine import DEFAULT, MACHINES, Machine
 from lacc.plan.plan import Plan, Price, price_at, sizes
 from lacc.spec.shapes import Size
 from lacc.tile.derive import Derived
@@ -20,13 +20,26 @@ NEGLIGIBLE = 2e-3
 """The share of a price below which a term of it is left out."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to plan for: a dtype, the mode and chunk of a call that names none, a name of
+    `MACHINES` or "local", and whether what was measured goes before the model: where that is kept
+    on this machine, or in a file."""
+
+    dtype: str = "float32"
+    mode: str = "auto"
+    chunk: int | None = None
+    machine: str = DEFAULT
+    tuned: bool | str = False
+
+
 def choose(
     derived: Derived,
     *,
     dtype: str = "float32",
     mode: str = "auto",
     chunk: int | None = None,
-    machine: Machine = GENERIC,
+    machine: Machine = MACHINES["numpy"][DEFAULT],
 ) -> Plan:
     """The plan of a spec for one machine; ``mode`` and ``chunk`` leave it only that choice."""
     exist = tuple(m for m in ("parallel", "chunk", "recurrent") if derived.modes[m] is None)
@@ -37,10 +50,11 @@ def choose(
         modes=exist if mode == "auto" else (mode,),
         chunks=_lengths(derived.longest) if chunk is None else (chunk,),
         block=machine.L2 // size,
-        cached=machine.L3 // size,
+        cached=(machine.L2 if machine.apart else machine.L3) // size,
         near=float(f"{size / machine.near * 1e9:.3g}"),
         far=float(f"{size / machine.far * 1e9:.3g}"),
         tile=_price((cost.held(derived), 1.0)),
+        apart=machine.apart,
     )
     plan, back = (_priced(bare, derived, machine, size, dims, way) for way in (False, True))
     why = (*reasons(derived, plan, machine, dims), *reasons_back(back, dims))

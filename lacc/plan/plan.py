@@ -8,10 +8,13 @@ chunk of C tokens; "#log C" is log2 C, "#past" how many tokens came before one, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import log2, prod
 
 Price = tuple[tuple[float | str, ...], ...]
+Bucket = tuple[int | tuple[str, int], ...]
+Choice = tuple[str, int]
+"""A mode and the tokens of a chunk."""
 
 
 def price_at(price: Price, sizes: Mapping[str, float]) -> float:
@@ -28,7 +31,9 @@ class Plan:
     at ``near`` nanoseconds each, at ``far`` where ``cached`` floats are not enough. Other prices:
     ``chunk`` of a chunk and head, ``token`` of a token and head by itself; ``block_calls``,
     ``chunk_calls`` and ``token_calls`` of the calls that these take, whatever the number of heads.
-    ``back`` is the plan of calls for gradients. ``why``: the reasons, a sentence each.
+    With ``apart`` heads go one after another, each with calls and tiles of its own. ``back`` is the
+    plan of calls for gradients. ``why``: the reasons, a sentence each. ``tuned`` are choices that
+    were measured, by `bucket` of the call.
     """
 
     machine: str
@@ -45,11 +50,15 @@ class Plan:
     block_calls: Price = ()
     token: Price = ()
     token_calls: Price = ()
+    apart: bool = False
     back: Plan | None = None
     why: tuple[str, ...] = ()
+    tuned: Mapping[Bucket, Choice] = field(default_factory=dict, repr=False)
 
     def together(self, C: int, heads: int, dims: Mapping[str, int]) -> int:
         """How many chunks of C tokens of every head make a block."""
+        if self.apart:
+            return 1
         floats = heads * price_at(self.tile, sizes(C, dims))
         return max(1, min(int(self.block // max(floats, 1)), 16))
 
@@ -57,31 +66,51 @@ class Plan:
         """Nanoseconds for T tokens of every head in chunks of C, behind ``past`` others."""
         whole, tail = divmod(T, C)
         at, n = sizes(C, dims, past + T / 2), self.together(C, heads, dims)
-        fits = heads * price_at(self.tile, at) <= self.cached
+        times = heads if self.apart else 1
+        fits = heads // times * price_at(self.tile, at) <= self.cached
         moved = price_at(self.moved, at) * (self.near if fits else self.far)
-        each = heads * (price_at(self.chunk, at) + moved) + price_at(self.chunk_calls, at)
-        blocks = -(-whole // n) * price_at(self.block_calls, at)
+        each = heads * (price_at(self.chunk, at) + moved) + times * price_at(self.chunk_calls, at)
+        blocks = -(-whole // n) * times * price_at(self.block_calls, at)
         rest = self.by_chunk(tail, tail, heads, dims, T - tail) if tail else 0.0
         return whole * each + blocks + rest
 
     def by_token(self, T: int, heads: int, dims: Mapping[str, int]) -> float:
         """Nanoseconds for T tokens of every head, one at a time."""
-        at = sizes(1, dims, T / 2)
-        return T * (heads * price_at(self.token, at) + price_at(self.token_calls, at))
+        at, times = sizes(1, dims, T / 2), heads if self.apart else 1
+        return T * (heads * price_at(self.token, at) + times * price_at(self.token_calls, at))
+
+    def cost(self, choice: Choice, T: int, heads: int, dims: Mapping[str, int]) -> float:
+        """Nanoseconds for T tokens of every head by a choice."""
+        mode, C = choice
+        if mode == "recurrent":
+            return self.by_token(T, heads, dims)
+        return self.by_chunk(T if mode == "parallel" else C, T, heads, dims)
 
     def choose(
         self, T: int, heads: int, dims: Mapping[str, int], mode: str = "auto"
     ) -> tuple[str, int]:
         """The mode, or the one given, and the tokens of a chunk: T in mode parallel."""
-        found = []
         T = max(T, 1)
-        for m in self.modes if mode == "auto" else (mode,):
-            if m == "recurrent":
-                found.append((self.by_token(T, heads, dims), m, 1))
-            else:
-                lengths = {T} if m == "parallel" else {min(C, T) for C in self.chunks}
-                found += [(self.by_chunk(C, T, heads, dims), m, C) for C in lengths]
-        return min(found, key=lambda one: one[0])[1:]
+        modes = self.modes if mode == "auto" else (mode,)
+        best = self.tuned.get(bucket(T, heads, dims))
+        if best is not None and best[0] in modes:
+            return best[0], T if best[0] == "parallel" else min(best[1], T)
+        found: list[Choice] = []
+        for m in modes:
+            lengths = {"recurrent": {1}, "parallel": {T}}.get(m) or {min(C, T) for C in self.chunks}
+            found += [(m, C) for C in lengths]
+        return min(found, key=lambda choice: self.cost(choice, T, heads, dims))
+
+    def measured(self, tuned: Mapping[str, Mapping[Bucket, Choice]]) -> Plan:
+        """This plan with the choices that were measured "forward" and "backward"."""
+        back = self.back and replace(self.back, tuned=tuned["backward"])
+        return replace(self, tuned=tuned["forward"], back=back)
+
+
+def bucket(T: int, heads: int, dims: Mapping[str, int]) -> Bucket:
+    """What stands for all calls that are tuned together: tokens and heads of all sequences, rounded
+    up to powers of two, and the dims, sorted."""
+    return *(1 << max(n - 1, 0).bit_length() for n in (T, heads)), *sorted(dims.items())
 
 
 def sizes(C: int, dims: Mapping[str, int], past: float = 0) -> dict[str, float]:
