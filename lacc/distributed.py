@@ -79,6 +79,7 @@ class Shared:
         *args: Any,
         initial_state: Any = None,
         valid: Any = None,
+        cu_seqlens: None = None,
         mode: str = "auto",
         chunk: int | None = None,
         **named: Any,
@@ -93,10 +94,12 @@ class Shared:
         Gradients reach inputs, params and the initial state; those of params are of this rank's
         tokens, and their sum over the ranks that of the sequence. All ranks call together and run
         backward together. Raises ValueError and TypeError as the kernel does, and ValueError where
-        what another rank sends does not fit.
+        what another rank sends does not fit, and for `cu_seqlens`.
         """
         import torch
 
+        if cu_seqlens is not None:
+            raise ValueError("cu_seqlens: sequences packed into one row cannot lie on several ranks")
         arguments = bind(self.kernel.signature, args, named)
         tensors = {n: x for n, x in arguments.items() if x is not None}
         for name, x in tensors.items():

@@ -5,6 +5,7 @@ than a state and its cotangent, and words for ranks that do not fit together.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,14 +17,18 @@ import lacc
 from lacc.distributed import _cut, context_parallel
 
 
-def launched(ranks: int, *paths: Path) -> tuple[int, str, str]:
-    """The exit code of a run of the worker, what it printed, and what went to standard error."""
+WORKER = ROOT / "tests" / "distributed_worker.py"
+TRAINING = ROOT / "examples" / "apps" / "train_lm.py"
+
+
+def launched(ranks: int, *arguments: object, script: Path = WORKER) -> tuple[int, str, str]:
+    """The exit code of a script on several ranks, what it printed, and what went to standard
+    error."""
     pytest.importorskip("torch.distributed")
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     command += ["--master-port=0", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    worker = ROOT / "tests" / "distributed_worker.py"
     done = subprocess.run(
-        [*command, str(worker), *map(str, paths)],
+        [*command, str(script), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=900,
@@ -81,6 +86,18 @@ def test_what_cannot_be_cut_in_time_is_refused() -> None:
             context_parallel(kernel)([1.0], None, None, None)
     finally:
         dist.destroy_process_group()
+
+
+def test_training_is_the_same_where_two_ranks_share_the_sequences() -> None:
+    options = "--steps=2 --length=48 --batch=2 --width=32 --depth=1".split()
+    alone = subprocess.run(
+        [sys.executable, str(TRAINING), *options], capture_output=True, text=True, timeout=900
+    )
+    assert alone.returncode == 0, alone.stderr[-3000:]
+    code, said, problems = launched(2, *options, "--context", script=TRAINING)
+    assert code == 0, problems[-3000:]
+    losses = [re.findall(r"loss (\S+)", text) for text in (alone.stdout, said)]
+    assert losses[0] == losses[1] and len(losses[0]) == 2
 
 
 def test_parts_differ_by_one_at_most() -> None:
