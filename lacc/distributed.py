@@ -99,7 +99,7 @@ class Shared:
         import torch
 
         if cu_seqlens is not None:
-            raise ValueError("cu_seqlens: sequences packed into one row cannot lie on several ranks")
+            raise ValueError("cu_seqlens: sequences packed in one row cannot lie on ranks")
         arguments = bind(self.kernel.signature, args, named)
         tensors = {n: x for n, x in arguments.items() if x is not None}
         for name, x in tensors.items():

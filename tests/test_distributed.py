@@ -16,7 +16,6 @@ from conftest import ROOT
 import lacc
 from lacc.distributed import _cut, context_parallel
 
-
 WORKER = ROOT / "tests" / "distributed_worker.py"
 TRAINING = ROOT / "examples" / "apps" / "train_lm.py"
 
@@ -89,7 +88,7 @@ def test_what_cannot_be_cut_in_time_is_refused() -> None:
 
 
 def test_training_is_the_same_where_two_ranks_share_the_sequences() -> None:
-    options = "--steps=2 --length=48 --batch=2 --width=32 --depth=1".split()
+    options = ["--steps=2", "--length=48", "--batch=2", "--width=32", "--depth=1"]
     alone = subprocess.run(
         [sys.executable, str(TRAINING), *options], capture_output=True, text=True, timeout=900
     )

@@ -1,7 +1,7 @@
 """A spec goes in, a byte-level language model trained on one device or many comes out.
 
     python examples/apps/train_lm.py                                    one process
-    torchrun --nproc-per-node 2 examples/apps/train_lm.py               each has sequences of its own
+    torchrun --nproc-per-node 2 examples/apps/train_lm.py               each has its own sequences
     torchrun --nproc-per-node 2 examples/apps/train_lm.py --context     they share each sequence
     torchrun --nproc-per-node 8 examples/apps/train_lm.py --context --length 131072
 
