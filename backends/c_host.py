@@ -30,9 +30,13 @@ from lacc.tile.derive import Derived
 
 HOST = (*WALK, "lacc.runtime.core", "lacc.runtime.building", "lacc.runtime.native")
 """Modules that are pasted whole between the calling convention and the library."""
-TENSORS = tuple(f"lacc.runtime.native_{part}" for part in ("direct", "transforms", "torch"))
+PUBLIC = tuple(
+    f"lacc.runtime.native_{part}"
+    for part in ("direct", "keeping", "transforms", "operators", "torch")
+)
+"""Modules that are pasted whole between the library and the public functions."""
 ATTENDING = "lacc.runtime.native_attention"
-MODULES = (*CALLS, *HOST, ATTENDING, *TENSORS, EXPONENTS, PLAN, *TILES, SCALARS)
+MODULES = (*CALLS, *HOST, ATTENDING, *PUBLIC, EXPONENTS, PLAN, *TILES, SCALARS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ def python_text(
         imports=paste.imports(*MODULES),
         host=[paste.body(module) for module in (*HOST, *([ATTENDING] if attends else []))],
         dims=free_dims(derived.spec),
-        tensors=[paste.body(module) for module in TENSORS],
+        public_modules=[paste.body(module) for module in PUBLIC],
         first_line=first_line(derived.spec),
         unshadowed=unused("HOST", [a.ascii for a in derived.spec.args]),
     )

@@ -95,6 +95,56 @@ def test_gradients_are_those_of_the_function(module: Any) -> None:
         once.sum().backward()
 
 
+@pytest.mark.parametrize("how", ["dense", "packed", "masked"])
+def test_states_are_kept_for_gradients(
+    module: Any, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way back begins with what the way there kept, and gives what `vjp` gives."""
+    x, w = drawn(torch.float64, grad=True)
+    start = begun(torch.float64, grad=True)
+    cu = torch.tensor([0, 5, 5, T]) if how == "packed" else None
+    valid = torch.arange(T) < torch.tensor([[T], [4]]) if how == "masked" else None
+    x = x[:1].detach().requires_grad_() if how == "packed" else x
+    if how == "packed":
+        start = torch.randn(3, H, K, dtype=x.dtype, requires_grad=True)
+    more = {"cu_seqlens": cu, "valid": valid, "mode": "chunk", "chunk": 8}
+    o, state = module.leaky(x, w, initial_state=start, **more)
+    cts = torch.randn_like(o), torch.randn_like(state.S)
+    with monkeypatch.context() as patch:
+        wanted = module.leaky_vjp(
+            *(x, w), cotangent=cts[0], state_cotangent=cts[1], initial_state=start, **more
+        )
+        ran: list[str] = []
+        call = module.Library.call
+
+        def watched(library: Any, what: str, *rest: Any) -> None:
+            ran.append(what)
+            call(library, what, *rest)
+
+        patch.setattr(module.Library, "call", watched)
+        found = torch.autograd.grad([o, state.S], [x, w, start], cts)
+    assert {*ran} == {"backward_0"}
+    for one, other in zip(found, (wanted["x"], wanted["w"], wanted["initial_state"].S)):
+        assert torch.equal(one, other)
+
+
+def test_what_changed_before_its_gradient_is_an_error(module: Any) -> None:
+    x, w = drawn(grad=True)
+    y = 1 * x
+    o, _ = module.leaky(y, w)
+    y.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
+
+
+def test_checkpoints(module: Any) -> None:
+    x, w = drawn(grad=True)
+    wanted = torch.autograd.grad(module.leaky(x, w)[0].square().sum(), [x, w])
+    o = torch.utils.checkpoint.checkpoint(lambda *a: module.leaky(*a)[0], x, w, use_reentrant=False)
+    found = torch.autograd.grad(o.square().sum(), [x, w])
+    assert all(map(torch.equal, found, wanted))
+
+
 @pytest.mark.parametrize("how", ["dense", "packed", "masked", "begun"])
 def test_operators_are_sound(module: Any, how: str) -> None:
     x, w = drawn(grad=True)

@@ -50,6 +50,10 @@ def processors() -> int:
     return int(given) if given else len(may(0))
 
 
+class Along(Call):
+    """A call whose passes keep what its gradient needs beside the outputs, not in their place."""
+
+
 class Library:
     """The functions of ``name``.c, which lies in the folder ``home`` with ``name``.h and begins
     with the line ``head``; ``dims`` are those of the spec, in the order of its struct. It is
@@ -205,7 +209,7 @@ class Native:
             lead = (run.B, -(-run.T // chunk), run.H)
             starts = [np.empty((*lead, *x.shape[2:]), run.dtype) for x in ended.values()]
         table = self.taken(call, ended, starts)
-        way = "keep" if call.keep else "forward"
+        way = "keep" if call.keep and not isinstance(call, Along) else "forward"
         self.library.run(f"{way}_{self.number}", call, table.described())
         call.state.update(ended)
         return starts
@@ -218,7 +222,7 @@ class Native:
             table.put(call.state[name], 2, name=f"begun {name}")
         for name in self.outputs:
             into = call.into(name, self.stored[name](call.run.dims) if name in self.stored else ())
-            wanted = not call.keep or name in self.stored
+            wanted = not call.keep or isinstance(call, Along) or name in self.stored
             table.put(into if wanted else None, 3, self.reverse, name=f"out {name}")
         for name in self.states:
             table.put(ended[name], 2, name=f"ended {name}")

@@ -42,30 +42,26 @@ class NativeAttention:
         """It carries none on."""
         return ()
 
-    def run(self, call: Call) -> tuple[list[Array], list[Array]]:
-        """Puts what the tokens attend to into ``call.x``; the past that is seen and what the
-        function found."""
-        run = call.run
-        pasts = [rows_before(call, rows) for rows in (self.keys, self.values)]
-        seen = min(past.shape[1] for past in pasts)
-        if self.window is not None:
-            seen = min(seen, self.window - 1)
-        pasts = [past[:, past.shape[1] - seen :] for past in pasts]
+    def run(self, call: Call) -> list[Array]:
+        """Puts what the tokens attend to into ``call.x``; that and what is known of logits."""
+        run, pasts = call.run, self.seen(call)
         lead = (run.B, run.T, run.H)
         shapes = ((*lead, *call.x[self.values.source].shape[3:]), lead, lead)
         found = [np.empty(shape, run.dtype) for shape in shapes]
         table = self.given(call, pasts)
         for x in found:
             table.put(x)
-        self.library.run(f"attend_forward_{self.number}", call, table.described(), seen)
+        self.library.run(
+            f"attend_forward_{self.number}", call, table.described(), pasts[0].shape[1]
+        )
         call.x[self.output] = found[0]
-        return pasts, found
+        return found
 
-    def pull(self, call: Call, kept: tuple[list[Array], list[Array]]) -> None:
+    def pull(self, call: Call, kept: list[Array]) -> None:
         """Adds to the cotangents of query, keys, values and sink."""
-        (pasts, found), dx = kept, call.dx
+        pasts, dx = self.seen(call), call.dx
         table, later = self.given(call, pasts), []
-        for x in (*found, dx[self.output]):
+        for x in (*kept, dx[self.output]):
             table.put(x)
         for name in self.inputs:
             d = dx[name]
@@ -86,6 +82,14 @@ class NativeAttention:
         for rows, d in zip((self.keys, self.values), dpasts):
             if d.shape[1]:
                 call.pull(rows, np.moveaxis(d, 1, 2), later=call.run.T)
+
+    def seen(self, call: Call) -> list[Array]:
+        """The keys and values before the call that are seen."""
+        pasts = [rows_before(call, rows) for rows in (self.keys, self.values)]
+        seen = min(past.shape[1] for past in pasts)
+        if self.window is not None:
+            seen = min(seen, self.window - 1)
+        return [past[:, past.shape[1] - seen :] for past in pasts]
 
     def given(self, call: Call, pasts: list[Array]) -> Table:
         """A table that begins with all that is attended to."""
