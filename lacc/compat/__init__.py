@@ -1,0 +1,1 @@
+"""Other libraries' functions in, the same functions backed by compiled variants out."""
