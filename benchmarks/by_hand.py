@@ -15,6 +15,9 @@ from collections.abc import Callable
 
 import cpu
 import numpy as np
+import record
+
+from lacc.bench.rates import rates
 
 LENGTH = 2048
 
@@ -78,14 +81,16 @@ def loop(q: np.ndarray, k: np.ndarray, v: np.ndarray, C: int) -> Callable[[], np
 
 def main() -> None:
     """Measure and print."""
-    peak = cpu.fma_peak()
-    print(f"{cpu.processor()}, NumPy {np.__version__}: {peak / 1e9:.0f} GFLOP/s of multiply-adds")
+    peak = rates().flops
+    print(
+        f"{record.processor()}, NumPy {np.__version__}: {peak / 1e9:.0f} GFLOP/s of multiply-adds"
+    )
     for size, batch in ((32, 128), (64, 64), (128, 16), (1024, 1)):
         got = rate(size, batch)
         print(f"sgemm, {batch} of {size:>4}^3: {got / 1e9:>4.0f} GFLOP/s, {got / peak:.0%} of peak")
     for size in cpu.SIZES:
         arrays = cpu.draw("retnet", LENGTH, size)
-        want = cpu.peers("retnet", size)["lacc"](*arrays)
+        want = cpu.peers("retnet", size)["lacc numpy"](*arrays)
         floor = 4 * size * size * LENGTH * cpu.HEADS / peak
         for C in (32, 64):
             run = loop(*arrays, C)

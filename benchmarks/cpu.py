@@ -24,7 +24,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -39,61 +38,20 @@ SIZES = (64, 128)
 TARGETS = ("c", "numpy")
 VARIANTS = ("retnet", "simple_gla", "gla")
 DELTA_RULES = ("deltanet", "gated_deltanet", "kda")
-FLOOR = {**dict.fromkeys(VARIANTS, 4), **dict.fromkeys(DELTA_RULES, 6)}
 TOKENS_IN_MEMORY_TEST = 1_000_000
 
-PROBE = r"""
-#include <stdio.h>
-#include <time.h>
-#if defined(__AVX512F__)
-#define BYTES 64
-#elif defined(__AVX__)
-#define BYTES 32
-#else
-#define BYTES 16
-#endif
-typedef float vec __attribute__((vector_size(BYTES)));
-#define LANES (BYTES / 4)
-#define CHAINS 12
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return t.tv_sec + 1e-9 * t.tv_nsec;
-}
-int main(void) {
-    vec a[CHAINS], b, c;
-    for (int l = 0; l < LANES; l++) { b[l] = 1.0000001f; c[l] = 1e-9f; }
-    for (int j = 0; j < CHAINS; j++) a[j] = b * (float)j;
-    const long turns = 400000;
-    double best = 0;
-    for (int repeat = 0; repeat < 40; repeat++) {
-        double start = seconds();
-        for (long i = 0; i < turns; i++) {
-#pragma GCC unroll 12
-            for (int j = 0; j < CHAINS; j++) a[j] = a[j] * b + c;
-        }
-        double rate = turns * 2.0 * CHAINS * LANES / (seconds() - start);
-        if (rate > best) best = rate;
-    }
-    volatile float sink = 0;
-    for (int j = 0; j < CHAINS; j++) sink += a[j][0];
-    printf("%.6g\n", best);
-    return 0;
-}
-"""
 
+def least(variant: str, size: int, length: int, gradients: bool = False) -> float:
+    """Floating-point operations of the floor of a case."""
+    from lacc import driver
+    from lacc.bench.case import Case
+    from lacc.bench.floors import floor
 
-def fma_peak() -> float:
-    """Floating-point operations a second of one core, from independent multiply-add chains in
-    registers.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "probe.c")
-        source.write_text(PROBE)
-        binary = Path(folder, "probe")
-        flags = ["-O3", "-march=native", "-ffp-contract=fast"]
-        subprocess.run(["cc", *flags, str(source), "-o", str(binary)], check=True)
-        return max(float(subprocess.check_output([str(binary)])) for _ in range(3))
+    spec = driver.load(ROOT / "examples" / f"{variant}.la", {"K": size, "V": size})
+    mode = "train" if gradients else "forward"
+    found = floor(Case(spec, mode, T=length, H=HEADS))
+    assert found is not None
+    return found.flops
 
 
 def draw(variant: str, length: int, size: int, heads: int = HEADS, seed: int = 0):
@@ -227,7 +185,9 @@ def time_case(functions: dict[str, Callable], arrays: list, rounds: int) -> dict
 
 def table(rounds: int, lengths: tuple[int, ...], variants: tuple[str, ...]) -> dict[str, object]:
     """Every case measured, printed as it comes."""
-    peak = fma_peak()
+    from lacc.bench.rates import rates as measured
+
+    peak = measured().flops
     print(f"{record.processor()}: {peak / 1e9:.0f} GFLOP/s of multiply-adds on one core\n")
     print(
         f"{'variant':<20}{'K=V':>5}{'T':>7}  {'who':<26}"
@@ -259,8 +219,7 @@ def case(
     three times that of the forward.
     """
     of = variant if errors else f"{variant}, vjp"
-    flops = FLOOR[variant] * size * size * length * HEADS
-    floor = flops * (1 if errors else 3) / peak
+    floor = least(variant, size, length, gradients=not errors) / peak
     samples = time_case(functions, draw(variant, length, size), rounds)
     rows = []
     for name, times in samples.items():
