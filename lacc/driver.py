@@ -213,6 +213,7 @@ def explain_plan(
     Raises LaccError for other targets."""
     from lacc.plan.choose import Wanted
     from lacc.plan.explain import explain
+    from lacc.runtime.machines import machine_for
     from lacc.runtime.planning import planned
     from lacc.runtime.torch_calls import refusal
 
@@ -220,7 +221,8 @@ def explain_plan(
         raise refusal(target, "plan", "it has none to explain before a call")
     derived = analyse(spec)
     plan = planned(spec, derived, target, Wanted(dtype, machine=machine, tuned=tuned))
-    return plan, explain(derived, plan, shape)
+    constants, name = machine_for(target, machine)[0], target_named(target).name
+    return plan, explain(derived, plan, shape, constants, name, dtype)
 
 
 def describe(spec: Spec) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from lacc.plan import cost
+from lacc.plan import cost, crossover
 from lacc.plan.cost import lowered
 from lacc.plan.machine import Machine
 from lacc.plan.plan import Plan, sizes
@@ -130,9 +130,16 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def explain(derived: Derived, plan: Plan, shape: Mapping[str, int]) -> tuple[Table, ...]:
-    """What a call of ``shape`` (B, T, H) could do and what each costs, and where the work of the
-    choice is."""
+def explain(
+    derived: Derived,
+    plan: Plan,
+    shape: Mapping[str, int],
+    machine: Machine,
+    target: str,
+    dtype: str = "float32",
+) -> tuple[Table, ...]:
+    """What a call of ``shape`` (B, T, H) could do and what each costs, where the work of the choice
+    is, and from which T on it costs less than softmax attention."""
     dims = {name: dim.default for name, dim in derived.spec.dims.items()}
     T, heads = max(shape.get("T", 1), 1), shape.get("B", 1) * shape.get("H", 1)
     if not plan.modes:
@@ -144,7 +151,43 @@ def explain(derived: Derived, plan: Plan, shape: Mapping[str, int]) -> tuple[Tab
     tables = [Table(f"at {sizes_}, forward, on the machine {plan.machine}", header, rows)]
     if chosen[0] != "recurrent":
         tables.append(_of_phases(derived, chosen[1], T, dims))
+    at, cases = crossover.cases(derived, plan, machine, target, heads, 8 if "64" in dtype else 4)
+    tables.append(_of_crossover(at, cases))
+    tables += [_of_sides(case, T, machine) for case in cases if case.name == "forward"]
     return tuple(tables)
+
+
+def _of_crossover(at: crossover.Sizes, cases: Sequence[crossover.Case]) -> Table:
+    rows = []
+    for case in cases:
+        T = case.crossover()
+        found = "never" if T is None else "always" if T == 1 else f"T = {T:,}"
+        shown = T or crossover.LONGEST
+        sides = [crossover.total(side(shown)) for side in (case.spec, case.softmax)]
+        unit, scale = ("B", 1e9) if "memory" in case.name else ("us", 1e3)
+        rows.append((case.name, case.against, found, *(f"{x / scale:,.4g} {unit}" for x in sides)))
+    title = (
+        "costs less than causal softmax attention from which T on, with keys of "
+        f"{at.K} entries, values of {at.V} ({at.like})"
+    )
+    return Table(title, ("call", "against", "from", "the spec there", "softmax there"), tuple(rows))
+
+
+def _of_sides(case: crossover.Case, T: int, machine: Machine) -> Table:
+    """The terms of both sides at the T where they meet, or at the call's."""
+    there = case.crossover()
+    at = there if there is not None and there > 1 else T
+    rows = [
+        (side, t.name, f"{t.amount:,.4g} {t.unit}", f"{t.rate:,.3g}", f"{t.nanoseconds / 1e3:,.4g}")
+        for side, terms in (("the spec", case.spec(at)), ("softmax", case.softmax(at)))
+        for t in terms
+    ]
+    title = (
+        f"terms at T = {at:,}, {case.name}, against {case.against}\n"
+        f"({machine.name}: {machine.flops:.3g} flops a second in products, {machine.map:.3g} "
+        f"elementwise; bytes a second {machine.near:.3g} near, {machine.far:.3g} far)"
+    )
+    return Table(title, ("side", "term", "amount", "a second", "us"), tuple(rows))
 
 
 def _figures(number: float) -> str:
