@@ -23,6 +23,8 @@ LONGEST = 1 << 22
 FORWARD, BOTH = "forward", "forward and backward"
 TOKEN, MEMORY = "decoding, a token", "decoding, memory"
 """Kinds of calls."""
+PAGES = 2.5e9
+"""Bytes a second that are written for the first time: the system hands out memory by pages."""
 GROWTH = 1.03
 """From one T that is looked at to the next."""
 
@@ -36,6 +38,7 @@ class Softmax:
     exponential elementwise operations of a logit: its maximum, exponential and sum
     moved       entries that pass through memory for an entry of queries and values, forward; the
                 way back moves twice that
+    fresh       those of them that are new memory: (forward, more on the way back)
     kept        how often a step writes its cache anew
     entry       seconds before any token: (forward, forward and back, step)
     """
@@ -45,6 +48,7 @@ class Softmax:
     back: float
     exponential: float
     moved: float
+    fresh: tuple[float, float]
     kept: int
     entry: tuple[float, float, float]
 
@@ -55,22 +59,24 @@ class Softmax:
 
 FUSED = Softmax(
     "fused attention (PyTorch's scaled_dot_product_attention)",
-    ((1, 32, 0.47), (192, 64, 0.47), (768, 256, 0.9)),
-    back=0.9,
+    ((1, 32, 0.36), (192, 64, 0.38), (768, 256, 0.65)),
+    back=0.65,
     exponential=4,
     moved=2,
+    fresh=(0, 0),
     kept=0,
-    entry=(10e-6, 60e-6, 10e-6),
+    entry=(20e-6, 100e-6, 20e-6),
 )
 OWN = {
     "c": Softmax(
         "the C target's attention",
-        ((1, 64, 1.15),),
-        back=0.85,
+        ((1, 64, 1.0),),
+        back=0.75,
         exponential=12,
         moved=10,
+        fresh=(6, 10),
         kept=1,
-        entry=(250e-6, 420e-6, 250e-6),
+        entry=(600e-6, 1050e-6, 600e-6),
     ),
     "numpy": Softmax(
         "the NumPy target's attention",
@@ -78,12 +84,13 @@ OWN = {
         back=0.8,
         exponential=20,
         moved=10,
+        fresh=(6, 10),
         kept=1,
-        entry=(350e-6, 600e-6, 350e-6),
+        entry=(600e-6, 1050e-6, 600e-6),
     ),
 }
 """Of each target what its kernel of an `attend` does."""
-ENTRY = {"c": (15e-6, 420e-6, 8e-6), "numpy": (350e-6, 500e-6, 250e-6)}
+ENTRY = {"c": (15e-6, 600e-6, 8e-6), "numpy": (350e-6, 700e-6, 250e-6)}
 """Seconds that a call of a spec's kernel takes before any token, from Python: (forward, forward
 and back, step)."""
 
@@ -260,23 +267,24 @@ class _Attention:
 
     def forward(self, T: int) -> list[Term]:
         """Queries against keys, their exponentials, these against values."""
-        return self._way(T, "", 2, self.of.block(T)[1], self.of.moved)
+        return self._way(T, "", 2, self.of.block(T)[1], 1)
 
     def backward(self, T: int) -> list[Term]:
         """The logits once more, and four products for each that is pulled back."""
         share = min(self.of.back, self.of.block(T)[1])
-        return self._way(T, ", back", 5, share, 2 * self.of.moved)
+        return self._way(T, ", back", 5, share, 2)
 
-    def _way(self, T: int, way: str, each: int, share: float, moved: float) -> list[Term]:
+    def _way(self, T: int, way: str, each: int, share: float, times: int) -> list[Term]:
         wide, size = self.at.K + self.at.V, self.at.bytes
         flops, logits = self.pairs(T) * each * wide, self.pairs(T) * self.of.exponential
-        through = moved * self.at.heads * T * wide / 2 * size
-        width = size / 4
-        return [
+        arrays = self.at.heads * T * wide / 2 * size
+        fresh, width = self.of.fresh[times - 1] * arrays, size / 4
+        terms = [
             Term(f"products{way}", flops, "flops", share * self.machine.flops / width),
             Term(f"exponentials{way}", logits, "flops", self.machine.map / width),
-            Term(f"through memory{way}", through, "bytes", self.machine.far),
+            Term(f"through memory{way}", times * self.of.moved * arrays, "bytes", self.machine.far),
         ]
+        return [*terms, Term(f"new memory{way}", fresh, "bytes", PAGES)] if fresh else terms
 
     def token(self, T: int) -> list[Term]:
         """One query against a cache of T keys and values, read, and written anew by some."""

@@ -130,16 +130,9 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def explain(
-    derived: Derived,
-    plan: Plan,
-    shape: Mapping[str, int],
-    machine: Machine,
-    target: str,
-    dtype: str = "float32",
-) -> tuple[Table, ...]:
-    """What a call of ``shape`` (B, T, H) could do and what each costs, where the work of the choice
-    is, and from which T on it costs less than softmax attention."""
+def explain(derived: Derived, plan: Plan, shape: Mapping[str, int]) -> tuple[Table, ...]:
+    """What a call of ``shape`` (B, T, H) could do and what each costs, and where the work of the
+    choice is."""
     dims = {name: dim.default for name, dim in derived.spec.dims.items()}
     T, heads = max(shape.get("T", 1), 1), shape.get("B", 1) * shape.get("H", 1)
     if not plan.modes:
@@ -151,10 +144,26 @@ def explain(
     tables = [Table(f"at {sizes_}, forward, on the machine {plan.machine}", header, rows)]
     if chosen[0] != "recurrent":
         tables.append(_of_phases(derived, chosen[1], T, dims))
-    at, cases = crossover.cases(derived, plan, machine, target, heads, 8 if "64" in dtype else 4)
-    tables.append(_of_crossover(at, cases))
-    tables += [_of_sides(case, T, machine) for case in cases if case.name == "forward"]
     return tuple(tables)
+
+
+def against_softmax(
+    derived: Derived,
+    plan: Plan,
+    shape: Mapping[str, int],
+    machine: Machine,
+    target: str,
+    dtype: str = "float32",
+) -> tuple[Table, ...]:
+    """From which T on calls with ``shape``'s B and H cost less than softmax attention, and the
+    terms of both sides there."""
+    if not plan.modes:
+        return ()
+    T, heads = max(shape.get("T", 1), 1), shape.get("B", 1) * shape.get("H", 1)
+    size = 8 if dtype == "float64" else 4
+    at, cases = crossover.cases(derived, plan, machine, target, heads, size)
+    sides = [_of_sides(case, T, machine) for case in cases if case.name == crossover.FORWARD]
+    return _of_crossover(at, cases), *sides
 
 
 def _of_crossover(at: crossover.Sizes, cases: Sequence[crossover.Case]) -> Table:
