@@ -4,8 +4,8 @@ attention, as measured and as `lacc explain` says.
     python benchmarks/crossover.py            every case, a minute or two
     python benchmarks/crossover.py --quick    one variant and size, fewer rounds, nothing written
 
-One thread, float32, B = 1, H = 8, the C target called from Python with NumPy arrays. Against it: its
-own attention (`examples/softmax_attention.la`) and PyTorch's
+One thread, float32, B = 1, H = 8, the C target called from Python with NumPy arrays. Against it:
+its own attention (`examples/softmax_attention.la`) and PyTorch's
 `scaled_dot_product_attention`, forward, and forward with gradients of all inputs. All take turns
 round by round at each T; times are CPU seconds of this process, medians; where the ratio of two
 passes 1 is interpolated between the T measured. Every output is checked by its shape and finite
@@ -138,11 +138,11 @@ def apart(row: Mapping) -> str:
     return f"{said / max(got, LENGTHS[0]) - 1:+.0%}"
 
 
-def words(T: float | None) -> str:
+def words(length: float | None) -> str:
     """A crossover as text."""
-    if T is None:
+    if length is None:
         return f"above {LENGTHS[-1]}"
-    return f"{T:.0f}" if T > LENGTHS[0] else f"below {LENGTHS[0]}"
+    return f"below {LENGTHS[0]}" if length <= LENGTHS[0] else f"{length:.0f}"
 
 
 def table(found: Sequence[Mapping]) -> str:

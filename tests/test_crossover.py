@@ -27,7 +27,8 @@ def found(name: str, target: str = "c", **dims: int) -> dict[tuple[str, str], Ca
 @pytest.mark.parametrize("target", ["c", "numpy"])
 @pytest.mark.parametrize("kind", [FORWARD, BOTH, TOKEN])
 def test_costs_meet_at_the_crossover(target: str, kind: str) -> None:
-    case = found("gla", target, K=64, V=64)[kind, FUSED.name]
+    size = 256 if kind == TOKEN else 64
+    case = found("gla", target, K=size, V=size)[kind, FUSED.name]
     T = case.crossover()
     assert T is not None and T > 1
     assert case.costs_less(T) and not case.costs_less(T - 1)
