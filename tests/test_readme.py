@@ -40,12 +40,17 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def cache(folder: Path) -> dict[str, str]:
+    """What commands measure is not that of whoever runs the tests."""
+    return {"LACC_CACHE": str(folder / "cache")}
+
+
 def python(folder: Path, *words: str) -> None:
     """Runs the interpreter in ``folder``, where `lacc` is the checkout's."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1", **cache(folder)},
         capture_output=True,
         text=True,
     )

@@ -368,6 +368,25 @@ def test_calls_run_by_what_was_measured(kernel: Kernel) -> None:
     assert all(np.array_equal(of_tuned[name], of_chunks[name]) for name in of_chunks)
 
 
+def test_a_c_file_holds_the_table_and_runs_by_it() -> None:
+    kernel = driver.compile(RETNET, "c", K=8, V=8)
+    for way in tuned.WAYS:
+        tuned.save(replace(record(kernel), way=way))
+    taken = driver.compile(RETNET, "c", tuned=True, K=8, V=8)
+    assert "    \"forward\": {\n        (64, 2, ('K', 8)" in taken.files["retnet_c.py"]
+    assert '    "forward": {},\n' in kernel.files["retnet_c.py"]
+    assert taken.source == kernel.source
+    rng = np.random.default_rng(0)
+    x = [rng.standard_normal((1, 64, 2, 8)) for _ in range(3)]
+    for _ in range(2):  # the second call goes the way of the first
+        o, _ = taken(*x)
+        assert np.array_equal(o, kernel(*x, chunk=24)[0])
+        assert not np.array_equal(o, kernel(*x, chunk=16)[0])
+    of_tuned = taken.vjp(*x, cotangent=o)
+    of_chunks = kernel.vjp(*x, cotangent=o, chunk=24)
+    assert all(np.array_equal(of_tuned[name], of_chunks[name]) for name in of_chunks)
+
+
 def test_a_chunk_that_was_asked_for_goes_before_what_was_measured(kernel: Kernel) -> None:
     tuned.save(record(kernel))
     taken = driver.compile(RETNET, "numpy", tuned=True, chunk=16, K=8, V=8)

@@ -18,6 +18,9 @@ PASTS = (32, 2048)
 """Tokens before the chunk of a price that is looked at."""
 NEGLIGIBLE = 2e-3
 """The share of a price below which a term of it is left out."""
+IN_FIRST, IN_ONE = 0.5, 0.25
+"""Of a machine's ``near`` and ``call`` what a token by itself takes where heads go apart: its tiles
+stay in the first level, and most of its calls are loops that follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +82,26 @@ def _priced(
     if back:
         phases += [cost.work(program, "dstate") for program in cost.lowered(derived, back=True)]
         tokens += [derived.token.lowered_back] if derived.token is not None else []
+        tokens += tokens[:1] if machine.apart else []  # goes there again, to come back
         kept = cost.kept(derived)
     carry = cost.total(p["carry"] for p in phases) + cost.attended(derived)
     carry = carry + cost.attended(derived, back=True) if back else carry
     block = cost.total(p[name] for p in phases for name in ("local", "output"))
     token = cost.total(cost.from_state(program) for program in tokens)
-    call, extra = machine.call * 1e9, Size.of(cost.BLOCK_CALLS * (1 + back))
+    beside = cost.TILE_CALLS if machine.apart else cost.BLOCK_CALLS
+    call, extra = machine.call * 1e9, Size.of(beside * (1 + back))
     near, far = size / machine.near * 1e9, size / machine.far * 1e9
+    by_token = (IN_FIRST, IN_ONE) if machine.apart else (1.0, 1.0)
     return replace(
         plan,
         moved=_short(_price(((block + carry).entries, 1.0)), dims),
         chunk=_short(_price(*_seconds(block + carry, machine, size), (kept, far)), dims),
         chunk_calls=_short(_price((carry.calls, call)), dims),
         block_calls=_short(_price((block.calls + extra, call)), dims),
-        token=_short(_price(*_seconds(token, machine, size), (token.entries, near)), dims),
-        token_calls=_short(_price((token.calls + extra, call)), dims),
+        token=_short(
+            _price(*_seconds(token, machine, size), (token.entries, near * by_token[0])), dims
+        ),
+        token_calls=_short(_price((token.calls + extra, call * by_token[1])), dims),
     )
 
 

@@ -29,6 +29,8 @@ ZERO = Size.of(0)
 BLOCK_CALLS = 20
 """Calls into NumPy that a block of chunks, or a token by itself, takes beside those of its program:
 tiles taken out of arrays and put into them."""
+TILE_CALLS = 4
+"""The same where a chunk of one head is a function's own: tiles read and written."""
 
 
 INVERSE_CALLS = Size.of(64)

@@ -114,12 +114,12 @@ class Record:
 
     @property
     def best(self) -> Choice:
-        """The candidate to run: the fastest of those that were measured at least half as often as
-        the yardstick; the model's choice where none is faster by `MARGIN`."""
+        """The candidate to run: the fastest of those that were in nearly all rounds, one that left
+        early may have been lucky; the yardstick where none is faster by `MARGIN`."""
         base = self.yardstick
         if base is None:
             return self.model
-        enough = len(self.times(base)) / 2
+        enough = 0.7 * len(self.times(base))
         relative = {c: r for c, r in self.relative().items() if len(self.times(c)) >= enough}
         first = next(iter(relative), base)
         return first if relative.get(first, 1.0) < 1 - MARGIN else base

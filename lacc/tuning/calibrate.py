@@ -28,8 +28,9 @@ SMALL = 16
 """Of a product that is hardly more than its start."""
 IN_CACHE = 1 << 14
 """Floats of a tile that stays in the second level with two others."""
-SHARE = 4 << 20
-"""Bytes of the third level that a core is taken to have for itself."""
+SHARE, THIRD = 4 << 20, 32 << 20
+"""Bytes of the third level that a core is taken to have for itself, and to use at most: a virtual
+machine is told of all that its host has."""
 PIECES = ("base", "math", "products", "probe")
 ARRAYS = """
 #include <stdint.h>
@@ -91,6 +92,7 @@ def machine_of(target: str, times: Mapping[str, float]) -> Machine:
     }
     known = MACHINES[target][family()]
     levels = {name: getattr(known, name) for name in CACHES} | caches()
+    levels["L3"] = max(levels["L2"], min(levels["L3"], THIRD))
     if not known.apart:
         levels["L2"] += min(SHARE, levels["L3"] // 8)
     rounded = {name: float(f"{value:.3g}") for name, value in found.items()}

@@ -186,7 +186,9 @@ class Search:
         return calls, of_reference(reference, calls).results()
 
     def _keep(self) -> None:
-        """Puts what is known where the next search finds it."""
+        """Puts what is known, if anything is, where the next search finds it."""
+        if not self.record.errors:
+            return
         self.record.when = datetime.now().strftime("%Y-%m-%d %H:%M")
         try:
             self.record = tuned.save(self.record)
