@@ -17,6 +17,7 @@ from lacc.spec.shapes import show as show_shape
 if TYPE_CHECKING:
     from lacc.analysis.modes import Modes
     from lacc.analysis.plain import Plain
+    from lacc.derivation.derive import Derivation
     from lacc.plan.explain import Table
     from lacc.plan.plan import Plan
     from lacc.trial import Trial
@@ -211,6 +212,24 @@ def of_comparison(comparison: Comparison) -> Data:
         ],
         "notes": list(comparison.notes),
     }
+
+
+def of_derivation(derivation: Derivation, errors: Mapping[str, Mapping[str, float]]) -> Data:
+    """The sections of a derivation, its equations in text and in LaTeX, and its check."""
+    from lacc.derivation.written import of_section
+
+    parts = [
+        {
+            "title": part.title,
+            "class": part.kind,
+            "states": list(part.states),
+            "sections": [of_section(section, derivation) for section in part.sections],
+            "errors": errors.get(part.title),
+        }
+        for part in derivation.parts
+    ]
+    recurrent = of_section(derivation.recurrent, derivation)
+    return {"variant": derivation.written.name, "recurrent": recurrent, "parts": parts}
 
 
 def of_trial(trial: Trial) -> Data:

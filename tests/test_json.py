@@ -44,6 +44,7 @@ COMMANDS: dict[str, list[str]] = {
     "targets": ["targets"],
     "fmt": ["fmt", "--check", GLA],
     "new": ["new", "mine"],
+    "derive": ["derive", GLA],
 }
 
 

@@ -23,6 +23,7 @@ ORDER = (
     "plan",
     "runtime",
     "verify",
+    "derivation",
     "static",
     "report",
     "views",
