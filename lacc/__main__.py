@@ -56,6 +56,8 @@ def _internal_error() -> int:
     import traceback
 
     from lacc import report
+    from lacc.cli import app
+    from lacc.cli.answer import asks_for_json
     from lacc.findings import document, of_fault
 
     arguments = sys.argv[1:]
@@ -64,7 +66,7 @@ def _internal_error() -> int:
     fault = sys.exc_info()[1]
     message = f"internal error: {type(fault).__name__}: {fault}"
     note = f"what is needed to see it again is in {path}"
-    if "--json" in arguments:
+    if asks_for_json(app, arguments):
         report.say(document(arguments[0], 70, [of_fault("internal", message, note)], {}))
     report.complain(f"error[LA0901]: {message}")
     report.complain(f"  = note: {note}")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import click
 import typer
+from typer.main import get_group
 
 from lacc import findings, report
 from lacc.diagnostics import Diagnostic, LaccError, render
@@ -83,10 +84,20 @@ def answering(command: str, json: bool) -> Iterator[Answer]:
         raise typer.Exit(code)
 
 
-def run(app: typer.Typer, words: list[str]) -> int:
-    """Runs the command that ``words`` are, and returns its exit code; where they have ``--json``,
-    what cannot be read of them is a document too."""
+def asks_for_json(app: typer.Typer, words: list[str]) -> bool:
+    """Whether standard output is for one document: ``--json`` is there, and no option of the
+    command that takes a file."""
     if "--json" not in words:
+        return False
+    command = get_group(app).commands.get(words[0])
+    options = command.params if command is not None else ()
+    return all(getattr(o, "is_flag", False) for o in options if "--json" in o.opts)
+
+
+def run(app: typer.Typer, words: list[str]) -> int:
+    """Runs the command that ``words`` are, and returns its exit code; where they ask for JSON,
+    what cannot be read of them is a document too."""
+    if not asks_for_json(app, words):
         app(words, prog_name="lacc")
         return 0
     try:
