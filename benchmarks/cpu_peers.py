@@ -129,7 +129,7 @@ def keep(kept: object, stem: Path) -> None:
     """Each file as a whole, after every case: whoever stops the run has what was measured."""
     import record
 
-    from lacc.bench import page, svg
+    from lacc.bench import page
     from lacc.bench.record import Record, to_json
 
     assert isinstance(kept, Record)
@@ -139,7 +139,7 @@ def keep(kept: object, stem: Path) -> None:
     plots = list(page.plots(kept))
     for n, plot in enumerate(plots[:-1]):  # the last is the roofline, which the page has
         ending = "" if n == 0 else f"_{n}"
-        record.write(Path(f"{stem}{ending}.svg"), svg.document(plot))
+        record.write(Path(f"{stem}{ending}.svg"), plot + "\n")
 
 
 def _elsewhere(why: str) -> bool:

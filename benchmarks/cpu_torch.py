@@ -103,7 +103,8 @@ def fast_transformers(case: Case, roles: Roles) -> Any:
         raise Unfit("it has linear attention only")
     torch = torch_for(case)
     elu = torch.nn.functional.elu
-    if case.by_token:
+    product = imported("fast_transformers.causal_product").causal_dot_product
+    if case.by_token:  # as its RecurrentLinearAttention does
 
         def step(q: Any, k: Any, v: Any, state: Any, sums: Any) -> Any:
             q, k = elu(q[:, 0]) + 1, elu(k[:, 0]) + 1
@@ -113,7 +114,6 @@ def fast_transformers(case: Case, roles: Roles) -> Any:
             return torch.einsum("nhd,nhdm,nh->nhm", q, state, divisor)[:, None]
 
         return _called(case, step, roles.q, roles.k, roles.v, roles.state, roles.sums)
-    product = imported("fast_transformers.causal_product").causal_dot_product
 
     def run(q: Any, k: Any, v: Any) -> Any:
         q, k = elu(q) + 1, elu(k) + 1

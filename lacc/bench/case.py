@@ -29,8 +29,9 @@ cache warm."""
 PREFIX = 64
 """Tokens that lead to the state of a decode, and that are compared of a full-sized call."""
 
-SMALL_T, SMALL_TRAIN = 160, 72
-"""Tokens of the call that is compared whole, without and with gradients."""
+SMALL_T, SMALL_TRAIN = 192, 128
+"""Tokens of the call that is compared whole, without and with gradients: a few whole chunks of
+anybody's, since some take no other lengths."""
 
 
 class Unfit(Exception):

@@ -28,7 +28,6 @@ def html(record: Record) -> str:
     template = environment.get_template("bench.html.j2")
     return template.render(
         record=record,
-        style=svg.STYLE,
         plots=list(plots(record)),
         tables=[_table(case) for case in record.cases],
         header=HEADER,
@@ -45,7 +44,7 @@ def plots(record: Record) -> Iterator[str]:
         for cases in _groups(record):
             yield from _of_group(cases, colours)
     if (roof := roofline(record, colours)) is not None:
-        yield svg.fragment(roof)
+        yield svg.drawn(roof)
 
 
 def _of_group(cases: Sequence[Measured], colours: dict[str, int]) -> Iterator[str]:
@@ -62,13 +61,13 @@ def _of_group(cases: Sequence[Measured], colours: dict[str, int]) -> Iterator[st
     if floor:
         times.append(Series("floor", floor, dashed=True))
     if times:
-        yield svg.fragment(Plot(f"Time of a call: {of}", before, "ms", tuple(times), ticks=lengths))
+        yield svg.drawn(Plot(f"Time of a call: {of}", before, "ms", tuple(times), ticks=lengths))
     memory = _series(cases, colours, _memory)
     if memory:
         title = f"Memory of a call beyond its arguments: {of}"
-        yield svg.fragment(Plot(title, before, "MiB", tuple(memory), ticks=lengths))
+        yield svg.drawn(Plot(title, before, "MiB", tuple(memory), ticks=lengths))
     if (crossed := crossover(cases, colours, of, before)) is not None:
-        yield svg.fragment(crossed)
+        yield svg.drawn(crossed)
 
 
 def _time(case: Measured, entry: Entry) -> Point | None:
@@ -95,7 +94,7 @@ def _series(cases: Sequence[Measured], colours: dict[str, int], point: Any) -> l
             if entry.ours:
                 ours.add(entry.who)
     return [
-        Series(who, tuple(points), colours[who], strong=who in ours)
+        Series(who, tuple(points), colours[who], mark=_mark(colours[who]), strong=who in ours)
         for who, points in found.items()
     ]
 
@@ -193,16 +192,13 @@ def summaries(record: Record, colours: dict[str, int]) -> Iterator[str]:
                     value,
                     e.who,
                     colours[e.who],
-                    "diamond" if e.ours else MARKS_OF[colours[e.who] % 3],
+                    "diamond" if e.ours else _mark(colours[e.who]),
                 )
                 for value, e in each
             )
             rows.append(Row(case.spec, found))
         if rows:
             yield svg.dots(f"Times the floor: {where}", "times the floor (log scale)", rows)
-
-
-MARKS_OF = ("circle", "square", "triangle")
 
 
 def _groups(record: Record) -> list[list[Measured]]:
@@ -215,12 +211,18 @@ def _groups(record: Record) -> list[list[Measured]]:
     return [sorted(cases, key=lambda c: c.shape["T"]) for cases in found.values()]
 
 
+def _mark(n: int) -> str:
+    """The mark of contestant ``n``: another one for each that has the same colour."""
+    colours = len(svg.LIGHT)
+    return ("circle", "square", "triangle")[(n // colours + n % colours) % 3]
+
+
 def _colours(record: Record) -> dict[str, int]:
-    """A colour for each contestant, ours first."""
+    """A number for each contestant, ours first."""
     everybody = dict.fromkeys(
         e.who for own in (True, False) for c in record.cases for e in c.entries if e.ours is own
     )
-    return {who: n % len(svg.LIGHT) for n, who in enumerate(everybody)}
+    return {who: n for n, who in enumerate(everybody)}
 
 
 def _table(case: Measured) -> dict[str, Any]:

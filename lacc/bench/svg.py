@@ -48,8 +48,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """Points under a name. ``colour`` is one of eight; ``dashed``: a limit, not a measurement;
-    ``line``: whether points are joined; ``mark`` is circle, square, diamond or triangle."""
+    """Points under a name. ``colour`` is a number, of which eight are told apart; ``dashed``: a
+    limit, not a measurement; ``line``: whether points are joined; ``mark`` is circle, square,
+    diamond or triangle."""
 
     name: str
     points: tuple[Point, ...]
@@ -110,8 +111,8 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def fragment(plot: Plot) -> str:
-    """The plot as an element of a page whose style has `STYLE`."""
+def drawn(plot: Plot) -> str:
+    """The plot, with its style: a file, or an element of a page."""
     points = [p for s in plot.series for p in s.points]
     ys = [v for p in points for v in (p.y, p.low, p.high) if v]
     ys += [plot.level[0]] if plot.level else []
@@ -142,16 +143,11 @@ def fragment(plot: Plot) -> str:
     return _svg(WIDTH, HEIGHT, plot.title, "".join(body))
 
 
-def document(fragment_: str) -> str:
-    """A plot as a file of its own."""
-    head, _, rest = fragment_.partition(">")
-    return f'<?xml version="1.0"?>\n{head}><style>{STYLE}</style>{rest}\n'
-
-
 def _svg(width: float, height: float, title: str, body: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
         f'width="{width:.0f}" height="{height:.0f}" role="img"><title>{escape(title)}</title>'
+        f"<style>{STYLE}</style>"
         f'<rect class="paper" width="{width:.0f}" height="{height:.0f}"/>{body}</svg>'
     )
 
@@ -198,7 +194,7 @@ def _drawn(series: Series, x_axis: _Axis, y_axis: _Axis) -> str:
     found = []
     if series.line and len(placed) > 1:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
-        style = "floor" if series.dashed else f"c{series.colour}"
+        style = "floor" if series.dashed else stroke(series.colour)
         dash = ' stroke-dasharray="6 5"' if series.dashed else ""
         width = 3 if series.strong else 1.8
         found.append(
@@ -209,7 +205,7 @@ def _drawn(series: Series, x_axis: _Axis, y_axis: _Axis) -> str:
         if point.low and point.high and not series.dashed:
             low, high = y_axis.at(point.low), y_axis.at(point.high)
             found.append(
-                f'<path class="c{series.colour}" stroke-width="1.4" d="M{x:.1f} {low:.1f}'
+                f'<path class="{stroke(series.colour)}" stroke-width="1.4" d="M{x:.1f} {low:.1f}'
                 f'V{high:.1f}M{x - 4:.1f} {low:.1f}h8M{x - 4:.1f} {high:.1f}h8"/>'
             )
         if not series.dashed:
@@ -217,17 +213,27 @@ def _drawn(series: Series, x_axis: _Axis, y_axis: _Axis) -> str:
     return "".join(found)
 
 
+def stroke(colour: int) -> str:
+    """The class of lines in a colour."""
+    return f"c{colour % len(LIGHT)}"
+
+
+def fill(colour: int) -> str:
+    """The class of what is filled with a colour."""
+    return f"f{colour % len(LIGHT)}"
+
+
 def mark(kind: str, x: float, y: float, colour: int, r: float) -> str:
     """A filled mark around a place."""
     if kind == "circle":
-        return f'<circle class="f{colour}" cx="{x:.1f}" cy="{y:.1f}" r="{r}"/>'
+        return f'<circle class="{fill(colour)}" cx="{x:.1f}" cy="{y:.1f}" r="{r}"/>'
     corners = {
         "square": ((-1, -1), (1, -1), (1, 1), (-1, 1)),
         "diamond": ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)),
         "triangle": ((0, -1.3), (1.25, 1), (-1.25, 1)),
     }[kind]
     path = " ".join(f"{x + r * dx:.1f},{y + r * dy:.1f}" for dx, dy in corners)
-    return f'<polygon class="f{colour}" points="{path}"/>'
+    return f'<polygon class="{fill(colour)}" points="{path}"/>'
 
 
 def _labels(series: Sequence[Series], x_axis: _Axis, y_axis: _Axis) -> str:
@@ -240,12 +246,12 @@ def _labels(series: Sequence[Series], x_axis: _Axis, y_axis: _Axis) -> str:
         x = x_axis.at(s.points[-1].x)
         start = WIDTH - RIGHT + 8
         if s.line:
-            style = "floor" if s.dashed else f"c{s.colour}"
+            style = "floor" if s.dashed else stroke(s.colour)
             bend = f"M{x + 6:.1f} {y:.1f}L{start:.1f} {y:.1f}L{start + 14:.1f} {place:.1f}"
             found.append(f'<path class="{style}" stroke-width="0.8" opacity="0.7" d="{bend}"/>')
         else:
             found.append(mark(s.mark, start + 10, place, s.colour, 4))
-        style = "soft" if s.dashed else f"f{s.colour}"
+        style = "soft" if s.dashed else fill(s.colour)
         found.append(_text(start + 18, place + 4, s.name, style, bold=s.strong))
     return "".join(found)
 
