@@ -64,7 +64,7 @@ class Series:
 @dataclass(frozen=True)
 class Plot:
     """What is drawn. ``level`` is a horizontal line with a label, ``notes`` are texts at points
-    that are circled, ``texts`` stand above and right of a place."""
+    that are circled, ``texts`` stand below and right of a place."""
 
     title: str
     x: str
@@ -139,7 +139,7 @@ def drawn(plot: Plot) -> str:
         )
         body.append(f'<circle class="c2" stroke-width="2" cx="{at:.1f}" cy="{height:.1f}" r="6"/>')
     for x, y, text in plot.texts:
-        body.append(_text(x_axis.at(x) + 6, y_axis.at(y) - 7, text, "soft", over=True))
+        body.append(_text(x_axis.at(x) + 6, y_axis.at(y) + 18, text, "soft", over=True))
     return _svg(WIDTH, HEIGHT, plot.title, "".join(body))
 
 
