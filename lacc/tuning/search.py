@@ -106,20 +106,26 @@ class Search:
             self.early = "interrupted"
 
     def _rounds(self) -> Iterator[list[Choice]]:
-        """The candidates of each round that is still to be done, the yardstick first."""
+        """The candidates of each round that is still to be done."""
         live, at = list(self.candidates), 0
+        if self.record.rounds:
+            yield [choice for choice in live if not self.record.times(choice)]
         for rounds, stay in RUNGS:
             for _ in range(rounds):
                 if at >= len(self.record.rounds):
-                    first = self.record.yardstick or self.record.model
-                    right = [choice for choice in live if choice not in self.record.wrong]
-                    yield sorted(right, key=lambda choice: choice != first)
+                    yield live
                 at += 1
             ranked = [choice for choice in self.record.relative() if choice in live]
             live = [c for c in ranked if c in ranked[:stay] or c == self.record.yardstick]
 
     def _round(self, live: Sequence[Choice], deadline: float, progress: Progress) -> None:
-        """A turn of each; what was measured is kept even where time ends within it."""
+        """A turn of each that is not wrong, and of the yardstick first; what was measured is kept
+        even where time ends within it."""
+        first = self.record.yardstick or self.record.model
+        live = [choice for choice in live if choice not in self.record.wrong]
+        if not live:
+            return
+        live = [first, *(choice for choice in live if choice != first)]
         taken: dict[Choice, float] = {}
         done = sum(map(len, self.record.rounds))
         try:
@@ -152,17 +158,17 @@ class Search:
         if choice not in record.errors:
             limit = LIMITS[self.dtype]
             short, truth = self.short
-            error = record.errors[choice] = largest_error(short.results(choice), truth)
+            error, of = largest_error(short.results(choice), truth), "the reference"
+            tokens = self.tokens
+            if error <= limit:
+                got = self.calls.results(choice)
+                first, like = self.like = self.like or (choice, got)
+                long = largest_error(got, like)
+                if not long <= limit:
+                    error, of, tokens = long, named(first), self.shape["T"]
             if not error <= limit:
-                record.wrong[choice] = f"{error:.1e} off the reference at T = {self.tokens}"
-                return False
-            got = self.calls.results(choice)
-            first, like = self.like = self.like or (choice, got)
-            error = largest_error(got, like)
-            record.errors[choice] = max(record.errors[choice], error)
-            if not error <= limit:
-                there = f"{named(first)} at T = {self.shape['T']}"
-                record.wrong[choice] = f"{error:.1e} off what {there} gives"
+                record.wrong[choice] = f"{error:.1e} off {of} at T = {tokens}"
+            record.errors[choice] = error
         return choice not in record.wrong
 
     @property
