@@ -353,17 +353,25 @@ class CKernel:
         return [f"if ({final}) {{", *lines, "}"] if lines else []
 
     def _ahead(self) -> list[str]:
-        """Asks for what the next chunk loads."""
+        """Says what the next chunk loads and what this one writes."""
         if self.backward:
-            there, at, rows = "c > 0", "at - L", "L"
+            there, at, group, rows = "c > 0", "at - L", "c - 1", "L"
         else:
-            there, at, rows = "c + 1 < chunks", "at + L", "least(L, run->tokens - at - L)"
-        found = []
+            there, at, group = "c + 1 < chunks", "at + L", "c + 1"
+            rows = "least(L, run->tokens - at - L)"
+        loads, stores = [], []
         for inst in self.program.body:
-            if inst.op == "load" and inst.value[0] in TIMED:
-                array = self._array(*inst.value)
-                found.append(f"prefetch(&{array}, n, h, {at}, {rows}, {self._width(inst.axes)});")
-        return [f"if ({there}) {{", *_in(found), "}"] if found else []
+            if inst.op == "load" and inst.value[0] in (*TIMED, "kept"):
+                timed = inst.value[0] in TIMED
+                array, width = self._array(*inst.value), self._width(inst.axes)
+                span = f"{at}, {rows}" if timed else f"{group}, 1"
+                loads.append(f"want(&{array}, n, h, {span}, {width}, 0);")
+        for label, n in self.program.outs.items():
+            array = self._given(label)
+            if array:
+                width = self._width(self.program.body[n].axes)
+                stores.append(f"want(&{array}, n, h, at, C, {width}, 1);")
+        return ["want_nothing();", f"if ({there}) {{", *_in(loads), "}", *stores]
 
     def chunk(self) -> list[str]:
         """The work on one chunk, from loads to what it gives and carries."""
@@ -381,18 +389,24 @@ class CKernel:
             lines += self.carried[state].advance
         return lines
 
+    def _given(self, label: str) -> str:
+        """The array that an output of a chunk is stored in, "" where there is none."""
+        kind, colon, name = label.partition(":")
+        if label in self.sums or (colon and kind in ("state", "kept")):
+            return ""
+        return self.arrays[Array("din" if self.backward else "out", name if colon else label)]
+
     def _out(self, label: str, n: int) -> list[str]:
         """Stores what comes out of a chunk, or adds it to that of the others."""
-        kind, colon, name = label.partition(":")
         axes, pointer = self.program.body[n].axes, self.body.v.pointer(n)
         if label in self.sums:
             return [f"add_to({self.sums[label][0]}, {pointer}, {self._width(axes)});"]
-        if colon and kind in ("state", "kept"):
-            return []
-        role = "din" if self.backward else "out"
-        array = self.arrays[Array(role, name if colon else label)]
-        rows = "1" if self.by_token else "C"
-        return [f"store_tile(&{array}, n, h, at, {pointer}, {rows}, {self._width(axes)});"]
+        array, rows = self._given(label), "1" if self.by_token else "C"
+        return (
+            [f"store_tile(&{array}, n, h, at, {pointer}, {rows}, {self._width(axes)});"]
+            if array
+            else []
+        )
 
     def _changes(self, state: str) -> bool:
         """Whether the chunk leaves another state than it found."""

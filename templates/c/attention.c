@@ -160,8 +160,8 @@ static void attend_forward(const attention *a, int64_t n, int64_t h, int64_t at,
             if (too_late(a, here + j, key + count)) break;
             const int64_t next = key + count - a->past + j / SIDE * AHEAD; /* what is loaded then */
             if (next >= 0 && next + AHEAD <= a->tokens) {
-                prefetch(a->keys, n, h, next, AHEAD, K);
-                prefetch(a->values, n, h, next, AHEAD, V);
+                want(a->keys, n, h, next, AHEAD, K, 0);
+                want(a->values, n, h, next, AHEAD, V, 0);
             }
             attend_tile(a, query + j * K, here + j, least(SIDE, rows - j), keys, values, key, count, out + j * V, top + j,
                         sum + j, s, kept);

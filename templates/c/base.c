@@ -157,13 +157,44 @@ static DEVICE void load_tile(real *restrict out, const lacc_array *x, int64_t n,
         load_rows(out, data, x->dtype, x->token, count, wide);
 }
 
-/* Asks for the lines of the tokens from `at` on: with heads side by side in memory, no prefetcher
-   of the machine sees that the rows of one follow one another. */
-static DEVICE void prefetch(const lacc_array *x, int64_t n, int64_t h, int64_t at, int64_t rows, int64_t width) {
-    if (!x->data) return;
-    for (int64_t t = 0; t < rows; t++) {
-        const char *row = place(x, n, h, at + t), *end = row + width * size_of(x->dtype);
-        for (; row < end; row += LINE) __builtin_prefetch(row);
+/* Memory that is wanted soon: a kernel says what, products ask for some of its lines with each of
+   their blocks. With heads side by side in memory no prefetcher of the machine sees that the rows
+   of one follow one another, and asked for all at once they come no sooner than if loaded. */
+typedef struct {
+    const char *row;
+    int64_t apart, rows, bytes, at;
+    int written;
+} wanted_t;
+
+enum { WANTED = 16, ASKED = 20 };
+
+static _Thread_local struct {
+    int64_t first, count;
+    wanted_t rows[WANTED];
+} ahead;
+
+INLINE void want_nothing(void) {
+    ahead.first = ahead.count = 0;
+}
+
+/* Wants the tokens from `at` on, to read or to write them. */
+INLINE void want(const lacc_array *x, int64_t n, int64_t h, int64_t at, int64_t rows, int64_t width, int written) {
+    const int64_t size = x->data ? size_of(x->dtype) : 0;
+    if (ahead.first == ahead.count) want_nothing();
+    if (!size || rows < 1 || ahead.count == WANTED) return;
+    ahead.rows[ahead.count++] = (wanted_t){place(x, n, h, at), x->token * size, rows, width * size, 0, written};
+}
+
+/* Asks for some lines of what is wanted. */
+static UNUSED void ask(int64_t lines) {
+    for (int64_t i = 0; i < lines && ahead.first < ahead.count; i++) {
+        wanted_t *w = ahead.rows + ahead.first;
+        if (w->written) __builtin_prefetch(w->row + w->at, 1);
+        else __builtin_prefetch(w->row + w->at, 0, 2);
+        w->at += LINE;
+        if (w->at < w->bytes) continue;
+        w->row += w->apart, w->at = 0;
+        if (!--w->rows) ahead.first++;
     }
 }
 

@@ -161,20 +161,39 @@ static DEVICE void whole(real *out, const levels_t *d) {
     copy(out, d->totals + (all_runs(d->C) - 1) * d->D, d->D);
 }
 
-/* P [C][C] of one decay a token, 0 where t does not see s. */
-static const real *pairs_of(levels_t *d) {
-    const int64_t C = d->C;
-    real *p = d->pairs;
-    for (int64_t t = 0; !d->paired && t < C; t++) {
-        const int64_t own = t - d->strict; /* logs are summed up to here */
-        real *row = p + t * C;
-        for (int64_t s = 0; s < own; s++) row[s] = d->log ? row[s - C] + d->g[own] : row[s - C] * d->f[own];
-        if (own >= 0) row[own] = d->log ? 0 : 1;
-        for (int64_t s = own + 1; s < C; s++) row[s] = 0;
+/* Products between the tokens of a run of one decay a token: out[t][s] is that of the factors after s
+   up to t, 0 where s > t. */
+static void leaf_products(real out[LEAF][LEAF], const levels_t *d, int64_t from, int64_t n) {
+    const real start = d->log ? 0 : 1, none = d->log ? (real)-INFINITY : 0;
+    for (int64_t t = 0; t < LEAF; t++) {
+        const real own = t < n ? d->g[from + t] : 0;
+        for (int64_t s = 0; s < LEAF; s++)
+            out[t][s] = s > t ? none : s == t ? start : d->log ? out[t - 1][s] + own : out[t - 1][s] * own;
     }
-    for (int64_t t = d->strict; !d->paired && d->log && t < C; t++) exps(p + t * C, p + t * C, t + 1 - d->strict);
+    if (d->log) exps(out[0], out[0], LEAF * LEAF);
+}
+
+/* P [C][C] of one decay a token, 0 where t does not see s. A token sees those before its run through
+   the end of the run before. */
+static const real *pairs_of(levels_t *d) {
+    const int64_t C = d->C, late = d->strict;
+    if (d->paired) return d->pairs;
     d->paired = 1;
-    return p;
+    fill(d->pairs, 0, late * C);
+    for (int64_t from = 0; from < C - late; from += LEAF) {
+        const int64_t n = least(LEAF, C - late - from), wide = least(LEAF, C - from);
+        real own[LEAF][LEAF], *row = d->pairs + (late + from) * C;
+        const real *edge = row - C;
+        leaf_products(own, d, from, n);
+        for (int64_t t = 0; t < n; t++, row += C) {
+            const real up = own[t][0] * d->f[from];
+#pragma omp simd
+            for (int64_t s = 0; s < from; s++) row[s] = edge[s] * up;
+            copy(row + from, own[t], wide);
+            fill(row + from + wide, 0, C - from - wide);
+        }
+    }
+    return d->pairs;
 }
 
 static DEVICE void matrix(real *out, levels_t *d) {

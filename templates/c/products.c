@@ -151,7 +151,7 @@ INLINE void put(real *restrict c, int64_t cm, int64_t cn, const real *restrict t
 static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t to, const real *a, int64_t am, int64_t ak,
                     const real *b, int64_t bk, real *c, int64_t cm, int64_t cn, int shape, int add) {
     _Alignas(VECTOR_BYTES) real tile[TALL * WIDE];
-    const int vecs = (int)((width + LANES - 1) / LANES);
+    const int vecs = (int)((width + LANES - 1) / LANES), asks = ahead.first < ahead.count;
     for (int64_t i = 0, rows; i < m; i += rows) {
         const int64_t left = m - i;
         rows = left >= TALL && vecs <= VECTORS / 2 ? TALL : left >= ROWS ? ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -161,6 +161,7 @@ static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t t
         const int64_t depth = first < end && last + rows > 0 ? end - first : 0;
         sums_t x = {a + i * am + first * ak, b + (first - from) * bk, c + i * cm, am, ak, bk, cm, depth, add};
         if (add && !depth) continue;
+        if (asks) ask(rows * vecs * depth < 32 * ASKED ? rows * vecs * depth / 32 : ASKED);
         if (cn == 1 && width == vecs * LANES && last + 1 >= width) {
             block(rows, vecs, &x);
             continue;
