@@ -44,12 +44,14 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (x[GLA_FORWARD_0_START_S].data)
             store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        want_nothing();
         if (c + 1 < chunks) {
-            prefetch(&x[GLA_FORWARD_0_IN_q], n, h, at + L, least(L, run->tokens - at - L), K);
-            prefetch(&x[GLA_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), K);
-            prefetch(&x[GLA_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
-            prefetch(&x[GLA_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+            want(&x[GLA_FORWARD_0_IN_q], n, h, at + L, least(L, run->tokens - at - L), K, 0);
+            want(&x[GLA_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), K, 0);
+            want(&x[GLA_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K, 0);
+            want(&x[GLA_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V, 0);
         }
+        want(&x[GLA_FORWARD_0_OUT_o], n, h, at, C, V, 1);
         if (c + 1 == chunks) {
             S_next = state_into(&x[GLA_FORWARD_0_ENDED_S], &x[GLA_FORWARD_0_BEGUN_S], n, h, S_next);
         }
@@ -119,10 +121,11 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (x[GLA_FORWARD_0_START_S].data)
             store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        want_nothing();
         if (c + 1 < chunks) {
-            prefetch(&x[GLA_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), K);
-            prefetch(&x[GLA_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
-            prefetch(&x[GLA_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+            want(&x[GLA_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), K, 0);
+            want(&x[GLA_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K, 0);
+            want(&x[GLA_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V, 0);
         }
         if (c + 1 == chunks) {
             S_next = state_into(&x[GLA_FORWARD_0_ENDED_S], &x[GLA_FORWARD_0_BEGUN_S], n, h, S_next);
@@ -216,13 +219,19 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     real *dS_next = dS == dS_even ? dS_odd : dS_even;
     for (int64_t c = chunks - 1; c >= 0; c--) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
+        want_nothing();
         if (c > 0) {
-            prefetch(&x[GLA_BACKWARD_0_IN_q], n, h, at - L, L, K);
-            prefetch(&x[GLA_BACKWARD_0_IN_g], n, h, at - L, L, K);
-            prefetch(&x[GLA_BACKWARD_0_IN_k], n, h, at - L, L, K);
-            prefetch(&x[GLA_BACKWARD_0_IN_v], n, h, at - L, L, V);
-            prefetch(&x[GLA_BACKWARD_0_DOUT_o], n, h, at - L, L, V);
+            want(&x[GLA_BACKWARD_0_IN_q], n, h, at - L, L, K, 0);
+            want(&x[GLA_BACKWARD_0_IN_g], n, h, at - L, L, K, 0);
+            want(&x[GLA_BACKWARD_0_IN_k], n, h, at - L, L, K, 0);
+            want(&x[GLA_BACKWARD_0_START_S], n, h, c - 1, 1, K * V, 0);
+            want(&x[GLA_BACKWARD_0_IN_v], n, h, at - L, L, V, 0);
+            want(&x[GLA_BACKWARD_0_DOUT_o], n, h, at - L, L, V, 0);
         }
+        want(&x[GLA_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
+        want(&x[GLA_BACKWARD_0_DIN_g], n, h, at, C, K, 1);
+        want(&x[GLA_BACKWARD_0_DIN_k], n, h, at, C, K, 1);
+        want(&x[GLA_BACKWARD_0_DIN_v], n, h, at, C, V, 1);
         if (c == 0) {
             dS_next = state_into(&x[GLA_BACKWARD_0_DBEGUN_S], &x[GLA_BACKWARD_0_DENDED_S], n, h, dS_next);
         }

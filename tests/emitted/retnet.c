@@ -57,11 +57,13 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (x[RETNET_FORWARD_0_START_S].data)
             store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        want_nothing();
         if (c + 1 < chunks) {
-            prefetch(&x[RETNET_FORWARD_0_IN_q], n, h, at + L, least(L, run->tokens - at - L), K);
-            prefetch(&x[RETNET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
-            prefetch(&x[RETNET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+            want(&x[RETNET_FORWARD_0_IN_q], n, h, at + L, least(L, run->tokens - at - L), K, 0);
+            want(&x[RETNET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K, 0);
+            want(&x[RETNET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V, 0);
         }
+        want(&x[RETNET_FORWARD_0_OUT_o], n, h, at, C, V, 1);
         if (c + 1 == chunks) {
             S_next = state_into(&x[RETNET_FORWARD_0_ENDED_S], &x[RETNET_FORWARD_0_BEGUN_S], n, h, S_next);
         }
@@ -169,9 +171,10 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (x[RETNET_FORWARD_0_START_S].data)
             store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        want_nothing();
         if (c + 1 < chunks) {
-            prefetch(&x[RETNET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K);
-            prefetch(&x[RETNET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V);
+            want(&x[RETNET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K, 0);
+            want(&x[RETNET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V, 0);
         }
         if (c + 1 == chunks) {
             S_next = state_into(&x[RETNET_FORWARD_0_ENDED_S], &x[RETNET_FORWARD_0_BEGUN_S], n, h, S_next);
@@ -274,12 +277,17 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     int64_t known = -1;
     for (int64_t c = chunks - 1; c >= 0; c--) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
+        want_nothing();
         if (c > 0) {
-            prefetch(&x[RETNET_BACKWARD_0_IN_q], n, h, at - L, L, K);
-            prefetch(&x[RETNET_BACKWARD_0_IN_k], n, h, at - L, L, K);
-            prefetch(&x[RETNET_BACKWARD_0_IN_v], n, h, at - L, L, V);
-            prefetch(&x[RETNET_BACKWARD_0_DOUT_o], n, h, at - L, L, V);
+            want(&x[RETNET_BACKWARD_0_IN_q], n, h, at - L, L, K, 0);
+            want(&x[RETNET_BACKWARD_0_START_S], n, h, c - 1, 1, K * V, 0);
+            want(&x[RETNET_BACKWARD_0_IN_k], n, h, at - L, L, K, 0);
+            want(&x[RETNET_BACKWARD_0_IN_v], n, h, at - L, L, V, 0);
+            want(&x[RETNET_BACKWARD_0_DOUT_o], n, h, at - L, L, V, 0);
         }
+        want(&x[RETNET_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
+        want(&x[RETNET_BACKWARD_0_DIN_k], n, h, at, C, K, 1);
+        want(&x[RETNET_BACKWARD_0_DIN_v], n, h, at, C, V, 1);
         if (c == 0) {
             dS_next = state_into(&x[RETNET_BACKWARD_0_DBEGUN_S], &x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_next);
         }
