@@ -180,11 +180,12 @@ class Layer(nn.Module):
                     fit = [n for n, r in names.items() if (r == "buffer") == (word == "buffers")]
                     some = ", ".join(n for n in fit if names[n] != "output") or "nothing"
                     raise ValueError(f"{word}: expected names of {some}, got {name!r}")
+        self.shapes = {v.name: self._shape(v) for v in self.values}
         self.fed: list[Value] = []
         self.learned: list[Value] = []
         self.fixed: list[str] = []
         for v in self.values:
-            shape = self._shape(v)
+            shape = self.shapes[v.name]
             if v.role == "output" or (v.omitted and v.name not in {*include, *buffers}):
                 continue
             if v.unruled:
@@ -216,10 +217,10 @@ class Layer(nn.Module):
                     raise ValueError(f"buffers: {self.variant} needs {v.name} {list(shape)}")
                 self.fixed.append(v.name)
                 self.register_buffer(v.name, buffers[v.name].to(device))
-        outputs = [v for v in self.values if v.role == "output"]
-        width = sum(math.prod(self._shape(v)) for v in outputs)
+        self.outputs = [v for v in self.values if v.role == "output"]
+        width = sum(math.prod(self.shapes[v.name]) for v in self.outputs)
         if norm:
-            for v in outputs:
+            for v in self.outputs:
                 if v.axes:
                     size = length(v.axes[-1], self.sizes)
                     self.add_module(f"{v.name}_norm", nn.RMSNorm(size, norm_eps, **how))
@@ -340,32 +341,32 @@ class Layer(nn.Module):
         found: dict[str, Tensor] = {}
         after: dict[str, Tensor] = {}
         for v in self.fed:
-            y = self.get_submodule(f"{v.name}_proj")(x)
+            modules, shape = self._modules, self.shapes[v.name]
+            y = cast(nn.Module, modules[f"{v.name}_proj"])(x)
             if self.conv_size and self._mixed(v):
-                conv = cast(nn.Conv1d, self.get_submodule(f"{v.name}_conv"))
+                conv = cast(nn.Conv1d, modules[f"{v.name}_conv"])
                 y, after[v.name] = mixed(y, conv.weight.to(y.dtype), tails.get(v.name), valid, cu)
-            y = y.unflatten(-1, self._shape(v)) if self._shape(v) else y.squeeze(-1)
+            y = y.view(*y.shape[:-1], *shape)
             if v.bounded or math.isfinite(v.square) or math.isfinite(v.total):
                 kept = v.keep(wide(y), self.temperature)  # gates stay in the wide dtype
                 y = kept if v.bounded else kept.to(y.dtype)
             found[v.name] = y
         for v in self.learned:
-            raw = self.get_parameter(v.name)
+            raw = cast(Tensor, self._parameters[v.name])
             found[v.name] = v.keep(wide(raw), self.temperature) if v.bounded else raw
         for name in self.fixed:
-            found[name] = self.get_buffer(name)
+            found[name] = cast(Tensor, self._buffers[name])
         return found, after
 
     def _read(self, x: Tensor, found: Any) -> Tensor:
         """Outputs of the variant as embeddings."""
-        outputs = [v for v in self.values if v.role == "output"]
         parts = []
-        for v, o in zip(outputs, (found,) if isinstance(found, Tensor) else found):
+        for v, o in zip(self.outputs, (found,) if isinstance(found, Tensor) else found):
             norm = self._modules.get(f"{v.name}_norm")
             if isinstance(norm, nn.RMSNorm):
                 o = F.rms_norm(wide(o), norm.normalized_shape, wide(norm.weight), norm.eps)
-            parts.append(o.reshape(*x.shape[:-1], math.prod(self._shape(v))))
-        y = torch.cat([part.to(x.dtype) for part in parts], -1)
+            parts.append(o.reshape(*x.shape[:-1], math.prod(self.shapes[v.name])).to(x.dtype))
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         if self.gate_proj is not None:
             y = y * F.silu(self.gate_proj(x))
         y = self.out_proj(y)

@@ -18,6 +18,8 @@ from lacc.runtime.kernel import Kernel
 KINDS = {"NumPy arrays": "c", "CPU tensors": "c", "CUDA tensors": "triton"}
 """What arguments can be, and the target that runs them."""
 
+TENSORS = {"cpu": "CPU tensors", "cuda": "CUDA tensors"}
+
 
 class Picked(Kernel):
     """A kernel that runs each call on the target that its arguments ask for.
@@ -98,7 +100,7 @@ def kind_of(arguments: Mapping[str, Any]) -> str:
             raise TypeError(f"{name}: expected a tensor on {where}, as {first}; got {x.device}")
     if where is None:
         return "NumPy arrays"
-    kind = f"{where.type.upper()} tensors"
-    if kind not in KINDS:
+    kind = TENSORS.get(where.type)
+    if kind is None:
         raise TypeError(f"{first}: expected arrays, or tensors on cpu or cuda; got {where}")
     return kind
