@@ -90,6 +90,8 @@ class Picked(Kernel):
 def kind_of(arguments: Mapping[str, Any]) -> str:
     """What the arguments of a call are, of `KINDS`. Raises TypeError where tensors are apart, or
     where no target runs."""
+    if all(getattr(x, "is_cpu", False) for x in arguments.values()):  # most calls
+        return "CPU tensors"
     first, where = "", None
     for name, x in arguments.items():
         if isinstance(x, np.ndarray) or not hasattr(x, "requires_grad"):
