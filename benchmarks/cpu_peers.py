@@ -136,8 +136,7 @@ def keep(kept: object, stem: Path) -> None:
     record.write(stem.with_suffix(".json"), to_json(kept))
     record.write(stem.with_suffix(".md"), markdown(kept))
     record.write(stem.with_suffix(".html"), page.html(kept))
-    plots = list(page.plots(kept))
-    for n, plot in enumerate(plots[:-1]):  # the last is the roofline, which the page has
+    for n, plot in enumerate(page.summaries(kept)):
         ending = "" if n == 0 else f"_{n}"
         record.write(Path(f"{stem}{ending}.svg"), plot + "\n")
 

@@ -4,6 +4,7 @@ whole, two records are compared right. Nothing here says how long anything takes
 from __future__ import annotations
 
 import json
+import os
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -29,6 +30,15 @@ from lacc.bench.rates import Rates
 from lacc.bench.record import Entry, Measured, Record, Unreadable, read, text, to_json
 from lacc.bench.softmax import softmax, widths
 from lacc.cli import app
+from lacc.cli.benching import THREADS
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command holds its process to some threads; this one goes on afterwards."""
+    for name in (*THREADS, "OPENBLAS_CORETYPE"):
+        monkeypatch.setenv(name, os.environ.get(name, "1"))
+
 
 QUICK = Effort(rounds=3, seconds=0.0)
 RATES = Rates(1, 2e11, 4e9, {1 << 14: 2e11, 1 << 27: 2e10})

@@ -39,7 +39,7 @@ def plots(record: Record) -> Iterator[str]:
     """Every plot that the record has the numbers for."""
     colours = _colours(record)
     if len({case.spec for case in record.cases}) > 1:
-        yield from summaries(record, colours)
+        yield from summaries(record)
     else:
         for cases in _groups(record):
             yield from _of_group(cases, colours)
@@ -171,8 +171,9 @@ def roofline(record: Record, colours: dict[str, int]) -> Plot | None:
     return Plot(title, "flops a byte", y, tuple(series), texts=tuple(texts))
 
 
-def summaries(record: Record, colours: dict[str, int]) -> Iterator[str]:
+def summaries(record: Record) -> Iterator[str]:
     """For each mode and size a row of dots for every spec: times the floor."""
+    colours = _colours(record)
     groups: dict[str, list[Measured]] = {}
     for case in record.cases:
         size = "×".join(str(n) for n in case.dims.values())
