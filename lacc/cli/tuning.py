@@ -206,8 +206,8 @@ def _outcome(search: Search, target: str) -> str:
         return f"{title}: there is nothing to choose, it runs {only} only"
     lines = [f"{title}, {record.key.dtype}, {record.device}", _table(search), *_wrong(record)]
     if search.early:
-        again = "the same command goes on from here"
-        lines.append(f"{search.early} after {len(record.rounds)} rounds; {again}")
+        n, again = len(record.rounds), "the same command goes on from here"
+        lines.append(f"{search.early} after {n} round{'s' * (n != 1)}; {again}")
     elif not search.fresh:
         lines.append(f"measured on {record.when}: nothing was measured anew")
     if not record.rounds:
