@@ -47,18 +47,23 @@ class Coupled:
         recurrence: Recurrence,
         states: Sequence[State],
         reads: Sequence[Contraction],
+        shown: bool,
         names: Names,
     ) -> None:
         assert recurrence.coupling is not None
         self.c, self.states = recurrence.coupling, [s.name for s in states]
-        self.reads, self.rank = list(reads), len(states[0].shape)
+        self.reads, self.rank, self.shown = list(reads), len(states[0].shape), shown
         self.count = range(len(states))
         self.reached = self.c.reached
         self.step_name = names.fresh("A", "Λ")
         self.rows = names.several(len(self.c.reads), "w", "u")
         self.back = names.several(len(self.c.reads), "v", "η")
         self.direct = [names.fresh(f"G_{name}") for name in self.states]
-        self.local: list[str] = names.several(len(self.c.reads) * len(self.c.added), "L", "M")
+        count = len(self.c.added)
+        pairs = names.several(count * len(self.reads), "P", "Q")
+        systems = names.several(count * len(self.c.reads), "L", "B")
+        self.pairs = [pairs[i : i + count] for i in range(0, len(pairs), count or 1)]
+        self.systems = [systems[i : i + count] for i in range(0, len(systems), count or 1)]
 
     def at(self, j: int, t: At) -> Term:
         return symbol(self.states[j], t)
@@ -141,6 +146,15 @@ class Coupled:
 
     # ---- chunk
 
+    def weigh(self, entry: Term, x: Term) -> Term:
+        """``x`` times an entry of a step or of a product of steps."""
+        return scale(entry, x) if self.c.scalar else had(entry, x)
+
+    @property
+    def contracts(self) -> bool:
+        """Whether reads go by products of pairs of tokens."""
+        return self.c.scalar and self.c.separable and self.rank == 2
+
     def between(self, j: int, i: int, low: At, high: At) -> Term:
         """What state j at ``high`` has of state i at ``low``."""
         return Term("entry", (path(self.step_name, low, high),), (j, i))
@@ -161,26 +175,31 @@ class Coupled:
                 "0 <= s <= t <= C",
             ),
         ]
-        if self.rows:
-            parts.append(
-                "What is read of the states before a token is one more row to write; the rows of "
-                "a chunk solve a unit lower triangular system:"
-            )
-            for r, name in enumerate(self.rows):
-                parts.append(Equation(symbol(name, T), self._row(r), "1 <= t <= C"))
+        parts += self._system()
         parts.append("The states that leave the chunk:")
         parts += [Equation(self.at(j, END), self.unrolled(j, END)) for j in self.count]
-        parts.append("The states at every token, to be read by the outputs:")
-        parts += [Equation(self.at(j, T), self.unrolled(j, T), "1 <= t <= C") for j in self.count]
+        if self.contracts and self.reads:
+            parts.append("What is read, for all tokens of the chunk at once:")
+            for n, read in enumerate(self.reads):
+                j, query = self.states.index(read.state), spec(read.query, T)
+                value = self._read(read.axis, {j: query}, T + read.when, self.pairs[n])
+                parts += value[:-1]
+                left = self._against(read.axis, query, self.at(j, T + read.when))
+                parts.append(Equation(left, value[-1].right, "1 <= t <= C"))
+        if self.shown or not self.reads or not self.contracts:
+            parts.append("The states at every token, to be read by the outputs:")
+            parts += [
+                Equation(self.at(j, T), self.unrolled(j, T), "1 <= t <= C") for j in self.count
+            ]
         return Section("Chunk form", tuple(parts))
 
     def unrolled(self, j: int, t: At) -> Term:
         """State j at t from the start of the chunk."""
         reached = sorted(self.reached[j])
-        parts = [had(self.between(j, i, ZERO, t), self.at(i, ZERO)) for i in reached]
+        parts = [self.weigh(self.between(j, i, ZERO, t), self.at(i, ZERO)) for i in reached]
         for added in self.c.added:
             shares = [
-                had(self.between(j, i, S, t), self._share(added, i, S))
+                self.weigh(self.between(j, i, S, t), self._share(added, i, S))
                 for i in reached
                 if added.scales[i] is not None
             ]
@@ -188,12 +207,62 @@ class Coupled:
                 parts.append(over("sum", S, ONE, t, add(*shares)))
         return add(*parts)
 
-    def _row(self, r: int) -> Term:
-        parts = []
-        for j, row in enumerate(self.c.reads[r]):
-            if row is not None:
-                parts.append(self._against(self.c.axis, spec(row, T), self.unrolled(j, T - 1)))
-        return add(*parts)
+    def _system(self) -> list[Part]:
+        """The rows that are read of the states before their token."""
+        if not self.rows:
+            return []
+        parts: list[Part] = [
+            "What is read of the states before a token is one more row to write; the rows of a "
+            "chunk solve a unit lower triangular system:"
+        ]
+        for r, name in enumerate(self.rows):
+            queries = {j: spec(x, T) for j, x in enumerate(self.c.reads[r]) if x is not None}
+            if self.contracts:
+                parts += self._read(self.c.axis, queries, T - 1, self.systems[r], name)
+                continue
+            value = (
+                self._against(self.c.axis, x, self.unrolled(j, T - 1)) for j, x in queries.items()
+            )
+            parts.append(Equation(symbol(name, T), add(*value), "1 <= t <= C"))
+        return parts
+
+    def _read(
+        self, axis: int, queries: dict[int, Term], high: At, weights: list[str], name: str = ""
+    ) -> list[Equation]:
+        """What columns read of states as they are at ``high``: the products with what is written,
+        then the sum over tokens."""
+        start = [
+            self.weigh(self.between(j, i, ZERO, high), self._against(axis, x, self.at(i, ZERO)))
+            for j, x in queries.items()
+            for i in sorted(self.reached[j])
+        ]
+        found, parts = [], [add(*start)]
+        where = "1 <= s <= t <= C" if high == T else "1 <= s < t <= C"
+        for added, weight in zip(self.c.added, weights):
+            near, far = self._sides(added, axis)
+            value = [
+                scale(
+                    spec(scalar, S),
+                    scale(self.between(j, i, S, high), matmul(transposed(x), near)),
+                )
+                for j, x in queries.items()
+                for i, scalar in enumerate(added.scales)
+                if scalar is not None and i in self.reached[j]
+            ]
+            if value:
+                found.append(Equation(symbol(weight, T, S), add(*value), where))
+                parts.append(over("sum", S, ONE, high, scale(symbol(weight, T, S), far)))
+        return [*found, Equation(symbol(name or "r", T), add(*parts), "1 <= t <= C")]
+
+    def _sides(self, added: Added, axis: int) -> tuple[Term, Term]:
+        """What a term of a matrix has on an axis, and on the other one."""
+        sides = [
+            spec(expr, S) if (expr := added.on((side,))) is not None else Term("ones", (), side)
+            for side in (0, 1)
+        ]
+        if added.read is not None:
+            sides[1 - self.c.axis] = symbol(self.rows[added.read], S)
+        return sides[axis], sides[1 - axis]
 
     def decode(self) -> Section:
         return Section("Decode step", ("One token, from the states before it:", *self.steps()))
@@ -257,12 +326,12 @@ class Coupled:
     def unrolled_back(self, i: int, t: At) -> Term:
         """The cotangent of state i at t from the end of the chunk."""
         users = [j for j in self.count if i in self.reached[j]]
-        parts = [had(self.between(j, i, t, END), self.d(j, At("out"))) for j in users]
-        sent = [had(self.between(j, i, t, S), symbol(self.direct[j], S)) for j in users]
+        parts = [self.weigh(self.between(j, i, t, END), self.d(j, At("out"))) for j in users]
+        sent = [self.weigh(self.between(j, i, t, S), symbol(self.direct[j], S)) for j in users]
         parts.append(over("sum", S, t, END, add(*sent)))
         for r in range(len(self.rows)):
             reads = [
-                had(self.between(j, i, t, S - 1), self._read_back(r, j, S))
+                self.weigh(self.between(j, i, t, S - 1), self._read_back(r, j, S))
                 for j in users
                 if self.c.reads[r][j] is not None
             ]

@@ -172,7 +172,7 @@ def _derived(recurrence: Recurrence, spec_: Spec, ranges: Ranges, names: Names) 
             (running.direct,),
         )
     if recurrence.form == "coupled":
-        coupled = Coupled(recurrence, states, reads, names)
+        coupled = Coupled(recurrence, states, reads, bool(shown), names)
         steps = tuple(coupled.steps())
         sections = _sections(recurrence, steps, coupled)
         return Derived("coupled", title, recurrence.states, sections, steps, tuple(coupled.direct))

@@ -184,7 +184,7 @@ class Latex(Printer):
         return f"\\mathbf{{1}}\\left[{a[0]} > {b[0]}\\right]"
 
     def entry(self, matrix: str, i: int, j: int) -> str:
-        return f"\\left({matrix}\\right)_{{{i}{j}}}"
+        return f"{self.bracket(matrix)}_{{{i}{j}}}"
 
     def jacobian(self, sent: str, state: str) -> str:
         now, then = self.name(state, ["t"]), self.name(state, ["t+1"])
