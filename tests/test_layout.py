@@ -36,6 +36,7 @@ ORDER = (
     "tuning",
     "bench",
     "layers",
+    "lab",
     "compat",
     "cli",
 )
@@ -69,7 +70,7 @@ DOORS = {
     "networkx": {"lacc/ir/graph.py"},
     "jinja2": {"backends/base.py"},
     "typer": {f"lacc/cli/{path.name}" for path in (ROOT / "lacc/cli").glob("*.py")},
-    "torch": PASTED | APART | {"lacc/layers/module.py", "lacc/compat/fla.py"},
+    "torch": PASTED | APART | {"lacc/layers/module.py", "lacc/compat/fla.py", "lacc/lab/model.py"},
     "triton": PASTED | APART,
 }
 """The files that may import a heavy package when they are imported."""

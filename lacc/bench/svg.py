@@ -50,7 +50,8 @@ class Point:
 class Series:
     """Points under a name. ``colour`` is a number, of which eight are told apart; ``dashed``: a
     limit, not a measurement; ``line``: whether points are joined; ``mark`` is circle, square,
-    diamond or triangle."""
+    diamond,
+    triangle or none ("")."""
 
     name: str
     points: tuple[Point, ...]
@@ -63,7 +64,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Plot:
-    """What is drawn. ``level`` is a horizontal line with a label, ``notes`` are texts at points
+    """What is drawn. ``linear`` names the axes that are no log scales ("x", "y" or "xy"), ``span`` is
+    what the y axis shows. ``level`` is a horizontal line with a label, ``notes`` are texts at points
     that are circled, ``texts`` stand below and right of a place."""
 
     title: str
@@ -74,22 +76,32 @@ class Plot:
     notes: tuple[tuple[float, float, str], ...] = ()
     ticks: tuple[float, ...] = ()
     texts: tuple[tuple[float, float, str], ...] = ()
+    linear: str = ""
+    span: tuple[float, float] | None = None
 
 
 @dataclass
 class _Axis:
-    """A log scale from values to pixels, with its ticks (``given`` ones, else round numbers)."""
+    """A scale from values to pixels, with its ticks (``given`` ones, else round numbers)."""
 
     low: float
     high: float
     start: float
     end: float
     given: tuple[float, ...] = ()
+    linear: bool = False
     ticks: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.given:
             self.ticks = [t for t in self.given if self.low <= t <= self.high]
+            return
+        if self.linear:
+            rough = (self.high - self.low) / 6
+            power = 10.0 ** math.floor(math.log10(rough))
+            step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
+            first, last = math.ceil(self.low / step), math.floor(self.high / step)
+            self.ticks = [round(n * step, 12) for n in range(first, last + 1)]
             return
         decades = math.log10(self.high / self.low)
         steps = (1, 2, 5) if decades < 2.6 else (1, 3) if decades < 4 else (1,)
@@ -99,7 +111,10 @@ class _Axis:
                     self.ticks.append(tick)
 
     def at(self, value: float) -> float:
-        part = math.log(value / self.low) / math.log(self.high / self.low)
+        if self.linear:
+            part = (value - self.low) / (self.high - self.low)
+        else:
+            part = math.log(value / self.low) / math.log(self.high / self.low)
         return self.start + part * (self.end - self.start)
 
 
@@ -116,8 +131,9 @@ def drawn(plot: Plot) -> str:
     points = [p for s in plot.series for p in s.points]
     ys = [v for p in points for v in (p.y, p.low, p.high) if v]
     ys += [plot.level[0]] if plot.level else []
-    x_axis = _axis([p.x for p in points], LEFT, WIDTH - RIGHT, plot.ticks)
-    y_axis = _axis(ys, HEIGHT - BOTTOM, TOP)
+    xs = [p.x for p in points]
+    x_axis = _axis(xs, LEFT, WIDTH - RIGHT, plot.ticks, linear="x" in plot.linear)
+    y_axis = _axis(plot.span or ys, HEIGHT - BOTTOM, TOP, linear="y" in plot.linear)
     body = [_frame(plot, x_axis, y_axis)]
     if plot.level:
         body.append(_level(plot.level, y_axis))
@@ -153,9 +169,16 @@ def _svg(width: float, height: float, title: str, body: str) -> str:
 
 
 def _axis(
-    values: Sequence[float], start: float, end: float, ticks: tuple[float, ...] = ()
+    values: Sequence[float],
+    start: float,
+    end: float,
+    ticks: tuple[float, ...] = (),
+    linear: bool = False,
 ) -> _Axis:
     low, high = min(values), max(values)
+    if linear:
+        rest = 0.04 * (high - low) or abs(high) or 1.0
+        return _Axis(low - rest, high + rest, start, end, ticks, True)
     room = max((high / low) ** 0.06, 1.12)
     return _Axis(low / room, high * room, start, end, ticks)
 
@@ -208,7 +231,7 @@ def _drawn(series: Series, x_axis: _Axis, y_axis: _Axis) -> str:
                 f'<path class="{stroke(series.colour)}" stroke-width="1.4" d="M{x:.1f} {low:.1f}'
                 f'V{high:.1f}M{x - 4:.1f} {low:.1f}h8M{x - 4:.1f} {high:.1f}h8"/>'
             )
-        if not series.dashed:
+        if series.mark and not series.dashed:
             found.append(mark(series.mark, x, y, series.colour, 4.6 if series.strong else 3.6))
     return "".join(found)
 
