@@ -50,8 +50,7 @@ class Point:
 class Series:
     """Points under a name. ``colour`` is a number, of which eight are told apart; ``dashed``: a
     limit, not a measurement; ``line``: whether points are joined; ``mark`` is circle, square,
-    diamond,
-    triangle or none ("")."""
+    diamond, triangle or none ("")."""
 
     name: str
     points: tuple[Point, ...]
@@ -64,9 +63,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Plot:
-    """What is drawn. ``linear`` names the axes that are no log scales ("x", "y" or "xy"), ``span`` is
-    what the y axis shows. ``level`` is a horizontal line with a label, ``notes`` are texts at points
-    that are circled, ``texts`` stand below and right of a place."""
+    """What is drawn. ``linear`` names the axes that are no log scales ("x", "y" or "xy"), ``span``
+    is what the y axis shows. ``level`` is a horizontal line with a label, ``notes`` are texts at
+    points that are circled, ``texts`` stand below and right of a place."""
 
     title: str
     x: str

@@ -33,7 +33,6 @@ def html(record: Record) -> str:
     return environment.get_template("lab.html.j2").render(
         record=record,
         given=[c.name for c in record.contestants if c.given],
-        style=svg.STYLE,
         header=header(record),
         rows=rows(record),
         failures=[o for o in record.outcomes if o.failed],
@@ -135,7 +134,7 @@ def _plot(
     kept = tuple(s for s in series if s.points)
     level = (chance, "guessing") if chance else None
     span = (0.0, 1.0) if chance else None
-    return svg.fragment(Plot(title, x, y, kept, level, ticks=ticks, linear=linear, span=span))
+    return svg.drawn(Plot(title, x, y, kept, level, ticks=ticks, linear=linear, span=span))
 
 
 def _series(record: Record, n: int, points: Sequence[Point], marked: bool = True) -> Series:
