@@ -16,6 +16,7 @@ values here, by its numbers in `lacc verify`. Numbers go to ``benchmarks/results
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import statistics
@@ -167,6 +168,7 @@ def plot(times: Mapping[str, Mapping[str, Sequence[float]]], found: Sequence[Map
         import matplotlib
 
         matplotlib.use("svg")
+        matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "crossover"}
         from matplotlib import pyplot
     except ImportError:
         print("no plot: matplotlib is not installed")
@@ -184,7 +186,10 @@ def plot(times: Mapping[str, Mapping[str, Sequence[float]]], found: Sequence[Map
         panel.set(title=case, xlabel="T", ylabel="ms, forward")
         panel.legend(title="dotted: predicted crossover", fontsize=8, title_fontsize=8)
     pyplot.tight_layout()
-    pyplot.savefig(record.RESULTS / "crossover.svg", metadata={"Date": None})
+    drawn = io.StringIO()
+    pyplot.savefig(drawn, metadata={"Date": None})
+    lines = (line.rstrip() for line in drawn.getvalue().splitlines())
+    record.write(record.RESULTS / "crossover.svg", "\n".join(lines) + "\n")
 
 
 def main() -> None:
