@@ -67,7 +67,7 @@ class Plan:
         whole, tail = divmod(T, C)
         at, n = sizes(C, dims, past + T / 2), self.together(C, heads, dims)
         times = heads if self.apart else 1
-        fits = heads // times * price_at(self.tile, at) <= self.cached
+        fits = (1 if self.apart else heads) * price_at(self.tile, at) <= self.cached
         moved = price_at(self.moved, at) * (self.near if fits else self.far)
         each = heads * (price_at(self.chunk, at) + moved) + times * price_at(self.chunk_calls, at)
         blocks = -(-whole // n) * times * price_at(self.block_calls, at)
