@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -240,3 +241,32 @@ def test_results_are_those_of_its_references(theirs: Any) -> None:
                     worst = max(worst, off(g, y))
         print(f"{case['name']}: {worst:.0e}")
         assert worst < 1e-5, case["name"]
+
+
+LAYERS = {
+    "gla": ("GatedLinearAttention", {"num_heads": 2}),
+    "linear_attn": ("LinearAttention", {"num_heads": 2}),
+    "multiscale_retention": ("MultiScaleRetention", {"num_heads": 2}),
+    "delta_net": ("DeltaNet", {"num_heads": 2}),
+    "gated_deltanet": ("GatedDeltaNet", {"num_heads": 2, "num_v_heads": 4, "head_dim": 16}),
+    "kda": ("KimiDeltaAttention", {"num_heads": 2, "head_dim": 16}),
+    "rwkv6": ("RWKV6Attention", {"num_heads": 2}),
+    "gsa": ("GatedSlotAttention", {"num_heads": 2, "num_slots": 16}),
+    "simple_gla": ("SimpleGatedLinearAttention", {"num_heads": 2}),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("home", LAYERS)
+def test_a_layer_of_fla_does_not_notice(home: str) -> None:
+    found = importlib.util.find_spec("fla")
+    if found is None or not (Path(found.origin or "").parent / "layers").is_dir():
+        pytest.skip("flash-linear-attention is not installed")
+    name, how = LAYERS[home]
+    worker = str(Path(__file__).with_name("fla_layers_worker.py"))
+    command = [sys.executable, worker, home, name, json.dumps(how)]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    print(f"{name}: {float(done.stdout.splitlines()[-1]):.0e}")
+    assert float(done.stdout.splitlines()[-1]) < 2e-5

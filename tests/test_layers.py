@@ -166,6 +166,40 @@ def test_a_layer_is_a_module() -> None:
     torch.testing.assert_close(compiled(x)[0], layer(x)[0])
 
 
+def test_a_layer_is_exported_with_any_length() -> None:
+    layer, x = made("gla", conv_size=3), drawn()
+    mask = torch.ones(B, T, dtype=torch.bool)
+    length = torch.export.Dim("T", min=3, max=4096)
+    dims = {"x": {1: length}, "attention_mask": {1: length}}
+    program = torch.export.export(
+        layer, (x,), kwargs={"attention_mask": mask}, dynamic_shapes=dims, strict=False
+    )
+    longer = torch.cat([x, x, x], 1)
+    mask = torch.rand(longer.shape[:2]) < 0.7
+    y, cache = program.module()(longer, attention_mask=mask)
+    wanted, end = layer(longer, attention_mask=mask)
+    torch.testing.assert_close(y, wanted)
+    torch.testing.assert_close(cache.state.S, end.state.S)
+
+
+def test_a_model_generates_as_it_reads() -> None:
+    """Greedy tokens of a model of one layer: by its cache, and by reading all again."""
+    torch.manual_seed(0)
+    embed, layer = torch.randn(11, WIDTH, dtype=torch.float64), made("gla", conv_size=3)
+    prompts, mask = torch.randint(11, (B, 5)), torch.ones(B, 5, dtype=torch.long)
+    mask[1, :2] = 0
+    with torch.no_grad():
+        y, cache = layer(embed[prompts], attention_mask=mask)
+        tokens, whole = [], prompts
+        for _ in range(6):
+            tokens.append((y[:, -1] @ embed.T).argmax(-1))
+            whole = torch.cat([whole, tokens[-1].unsqueeze(1)], 1)
+            mask = torch.cat([mask, mask.new_ones(B, 1)], 1)
+            one, cache = layer.step(embed[tokens[-1]], cache)
+            y, _ = layer(embed[whole], attention_mask=mask)
+            torch.testing.assert_close(one, y[:, -1])
+
+
 def test_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lacc.layers.text import text
 

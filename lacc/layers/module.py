@@ -18,6 +18,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import register_pytree_node
 
 Init = float | Tensor | Callable[[tuple[int, ...]], Tensor]
 
@@ -103,6 +104,14 @@ class Cache:
     def detach(self) -> Cache:
         """The cache without its history, for training on a long text piece by piece."""
         return self.map(Tensor.detach)
+
+
+register_pytree_node(  # so that compilers and exporters look into a cache
+    Cache,
+    lambda cache: ([cache.state, cache.tails], cache.variant),
+    lambda parts, variant: Cache(variant, *parts),
+    serialized_type_name=f"{__name__}.Cache",
+)
 
 
 class Layer(nn.Module):

@@ -10,7 +10,7 @@ from lacc.layers import check, class_name
 from lacc.layers.describe import described
 from lacc.runtime.kernel import Kernel
 
-BEFORE = "from torch.nn import functional as F\n"
+BEFORE = "from torch.utils._pytree import register_pytree_node\n"
 """The last import of the module, behind which comes that of the kernel."""
 
 
