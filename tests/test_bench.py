@@ -461,3 +461,10 @@ def test_data_of_a_token_has_the_state_of_a_prefix() -> None:
     given = data(each)
     assert given.arguments["q"].shape == (1, 2, 8)
     assert given.state.S.shape == (1, 2, 8, 8) and np.abs(given.state.S).max() > 0
+
+
+def test_contestants_are_told_apart() -> None:
+    looks = {(n % len(svg.LIGHT), page._mark(n)) for n in range(32)}
+    assert len(looks) == 32
+    for _, kind in looks:
+        ElementTree.fromstring(svg.mark(kind, 10, 10, 0, 4))

@@ -215,7 +215,7 @@ def _groups(record: Record) -> list[list[Measured]]:
 def _mark(n: int) -> str:
     """The mark of contestant ``n``: another one for each that has the same colour."""
     colours = len(svg.LIGHT)
-    return ("circle", "square", "triangle")[(n // colours + n % colours) % 3]
+    return ("circle", "square", "triangle", "down")[(n // colours + n % colours) % 4]
 
 
 def _colours(record: Record) -> dict[str, int]:

@@ -50,7 +50,7 @@ class Point:
 class Series:
     """Points under a name. ``colour`` is a number, of which eight are told apart; ``dashed``: a
     limit, not a measurement; ``line``: whether points are joined; ``mark`` is circle, square,
-    diamond, triangle or none ("")."""
+    diamond, triangle, down or none ("")."""
 
     name: str
     points: tuple[Point, ...]
@@ -253,6 +253,7 @@ def mark(kind: str, x: float, y: float, colour: int, r: float) -> str:
         "square": ((-1, -1), (1, -1), (1, 1), (-1, 1)),
         "diamond": ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)),
         "triangle": ((0, -1.3), (1.25, 1), (-1.25, 1)),
+        "down": ((0, 1.3), (1.25, -1), (-1.25, -1)),
     }[kind]
     path = " ".join(f"{x + r * dx:.1f},{y + r * dy:.1f}" for dx, dy in corners)
     return f'<polygon class="{fill(colour)}" points="{path}"/>'
