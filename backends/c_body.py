@@ -3,7 +3,7 @@ together, and a workspace whose tiles take the place of those that are done with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lacc.backends.base import Variables
@@ -46,12 +46,16 @@ class Body:
         into: Mapping[int, str],
         load: Callable[[int, str], str],
         taken: set[str],
+        turns: Sequence[int] = (),
     ) -> None:
         """``arrays`` names the array of each load, ``pointers`` the variables of values that lie
         outside the workspace, ``into`` where values go that have their place there. ``load(n,
-        name)`` is the line that fills the tile ``name``."""
+        name)`` is the line that fills the tile ``name``. ``turns``: values from which on nothing
+        is computed together with what was before."""
         self.program, self.body, self.load = program, program.body, load
-        self.pointers = pointers
+        self.pointers, self.cuts = pointers, turns
+        self.turns: list[int] = []
+        """The statements for each chunk that begin behind these."""
         self.v = Values(program, arrays)
         self.storage = Storage(self.v)
         self.variables = Variables(_ascii(program), taken)
@@ -89,7 +93,14 @@ class Body:
                     settle(k for n in group.values for k, _ in self._reads(n))
                     found.append(self._loop(group))
 
+        def turn(n: int) -> None:
+            for _ in range(self.cuts.count(n)):
+                settle([k for group in waiting for k in group.values])
+                self.turns.append(len(found))
+
         for n, inst in enumerate(self.body):
+            if when == FOR_EACH:
+                turn(n)
             mine = n in self.v.stored or inst.op in RESULTS
             if not mine or self.storage.when[n] != when or n in self.pointers or inst.op == "pick":
                 continue
@@ -105,6 +116,8 @@ class Body:
                 home = Group(inst.axes)
                 waiting.append(home)
             home.values.append(n)
+        if when == FOR_EACH:
+            turn(len(self.body))
         settle([n for group in waiting for n in group.values])
         return found
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lacc.backends.c_chunks import ChunkKernel
 from lacc.backends.c_kernel import Array, CKernel
 from lacc.backends.c_text import free_dims, identifier, size
+from lacc.backends.c_tokens import TokenKernel
 from lacc.spec.model import Spec
 from lacc.tile.derive import Pair
 from lacc.tile.partition import Part, from_starts, in_one_loop
@@ -128,7 +130,8 @@ class CPass:
     ) -> CKernel:
         dims = tuple(free_dims(self.spec))
         backward = arrays is self.arrays_backward and not name.endswith("_again")
-        return CKernel(
+        kernel = TokenKernel if self.by_token else ChunkKernel
+        return kernel(
             name,
             f"{self.prefix}_run",
             part,

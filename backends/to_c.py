@@ -18,7 +18,7 @@ from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 
 PIECES = (
-    *("base", "tiles", "math", "products", "scans", "solves"),
+    *("base", "tiles", "turns", "math", "products", "scans", "solves"),
     *("decays", "grams", "pulls", "attention"),
 )
 """Pieces of `templates/c`, each after those that it uses."""
@@ -110,7 +110,7 @@ def c_text(derived: Derived, prefix: str, all_passes: list[CPass]) -> tuple[str,
 def _pieces(words: set[str]) -> list[str]:
     """The pieces that have a function among ``words``, and what these need."""
     loader = environment()
-    wanted = {"base", "tiles", "math", "products"}
+    wanted = {"base", "tiles", "turns", "math", "products"}
     for piece in PIECES:
         assert loader.loader is not None
         source = loader.loader.get_source(loader, f"c/{piece}.c")[0]

@@ -65,9 +65,11 @@ class Record:
         table, library = module["Table"], module["Library"]
         put, run = table.put, library.run
 
-        def putting(into: Any, x: Any, lead: int = 3, reverse: bool = False) -> None:
+        def putting(
+            into: Any, x: Any, lead: int = 3, reverse: bool = False, *, name: str = ""
+        ) -> None:
             into.given = [*getattr(into, "given", ()), (x, lead, reverse)]
-            put(into, x, lead, reverse)
+            put(into, x, lead, reverse, name=name)
 
         def describing(into: Any) -> Any:
             into.found = described(into)
@@ -92,6 +94,8 @@ class Record:
             ]
             self.calls.append([head, *packed])
 
+        for host in (x for x in module.values() if isinstance(x, module["Host"])):
+            host.direct.possible = False  # calls like earlier ones are recorded, too
         described = table.described
         table.put, table.described, library.run = putting, describing, running
 
