@@ -130,9 +130,10 @@ def test_the_derivation_of_an_example_is_true(path: Path) -> None:
     assert all(max(found.values()) < 1e-10 for found in errors.values()), errors
 
 
-@pytest.mark.parametrize(
-    "name", ["gla", "gated_deltanet", "momentum_delta", "mlstm_by_hand", "fox"]
-)
+SLOWER = [pytest.param(name, marks=pytest.mark.full) for name in ("gated_deltanet", "fox")]
+
+
+@pytest.mark.parametrize("name", ["gla", "momentum_delta", "mlstm_by_hand", *SLOWER])
 def test_a_wrong_equation_is_noticed(name: str) -> None:
     """Every equation that is checked, with its sign turned, is off."""
     spec = driver.load(ROOT / f"examples/{name}.la")
