@@ -13,6 +13,7 @@ from lacc.derivation.terms import (
     Section,
     T,
     Term,
+    U,
     add,
     matmul,
     neg,
@@ -38,6 +39,7 @@ class Attention:
         self.p = names.fresh("p", "P")
         self.mean = names.fresh("D", "Δ")
         self.ct = f"d {self.out}"
+        self.totals, self.values = names.several(2, "E", "Z"), names.several(2, "m", "n", "Y")
 
     def low(self) -> At:
         return ONE if self.window is None else T - (self.window - 1)
@@ -64,12 +66,38 @@ class Attention:
                 Equation(symbol(self.log, T), total, "1 <= t"),
                 Equation(symbol(self.p, T, S), weight, "1 <= s <= t"),
                 Equation(symbol(self.out, T), value, "1 <= t"),
-                "By blocks of keys: each block gives its own sum of exponentials and its own "
-                "value; the log-sum-exp of the sums is the whole one, and the values are added "
-                "with the exponentials of the differences, none of which is positive. No t by s "
-                "matrix is kept.",
             ),
         )
+
+    def chunk(self) -> Section:
+        """Two blocks of keys as one: those up to u, and those after it."""
+        parts: list[Part] = [
+            "Keys come in blocks, and of those before only a sum of exponentials and a value are "
+            "kept for each query. For the keys up to u and those after it:"
+        ]
+        scaled = []
+        ends = ((self.low(), U), (U + 1, T))
+        for (low, high), total, value in zip(ends, self.totals, self.values):
+            log, mean = symbol(total, T, U), symbol(value, T, U)
+            weight = Term("call", (add(self.logit(T, S), neg(log)),), "exp")
+            parts += [
+                Equation(log, over("lse", S, low, high, self.logit(T, S)), "1 <= u < t"),
+                Equation(
+                    mean, over("sum", S, low, high, scale(weight, spec(self.v, S))), "1 <= u < t"
+                ),
+            ]
+            share = Term("call", (add(log, neg(symbol(self.log, T))),), "exp")
+            scaled.append(scale(share, mean))
+        first, second = (symbol(total, T, U) for total in self.totals)
+        whole = Term("call", (first, second), "logaddexp")
+        if self.sink is not None:
+            whole = Term("call", (whole, spec(self.sink, T)), "logaddexp")
+        parts += [
+            "Both together, where no exponent is positive:",
+            Equation(symbol(self.log, T), whole, "1 <= u < t"),
+            Equation(symbol(self.out, T), add(*scaled), "1 <= u < t"),
+        ]
+        return Section("Chunk form", tuple(parts))
 
     def backward(self) -> Section:
         """From the weights, which are formed anew."""

@@ -221,7 +221,16 @@ class AttentionCheck(Check):
             error(values.of(_symbol(out, t)), self.given(self.part.node, t))
             for t in range(1, self.length + 1)
         ]
-        return {"chunk": max(errors)}
+        first, chunk = (list(section.equations) for section in self.part.sections[:2])
+        together = [e for e in chunk if e.left.value[0] in (out, first[0].name)]
+        values = self.values([e for e in (*chunk, *first) if e not in together])
+        blocks = self.values([e for e in (*first, *chunk) if e not in together] + together)
+        for equation in together:
+            for t in range(2, self.length + 1):
+                for u in range(1, t):
+                    got = blocks.of(equation.right, t=t, u=u)
+                    errors.append(error(got, values.of(equation.left, t=t)))
+        return {"recurrent": errors[0], "chunk": max(errors)}
 
     def _output(self) -> str:
         return self.part.sections[0].equations[-1].name
@@ -241,7 +250,7 @@ class AttentionCheck(Check):
 
     def backward(self) -> dict[str, float]:
         self._draw()
-        equations = [*self.part.sections[0].equations, *self.part.sections[1].equations]
+        equations = [*self.part.sections[0].equations, *self.part.sections[2].equations]
         values, worst = self.values(equations), 0.0
         for equation in equations:
             if equation.left.op == "d":

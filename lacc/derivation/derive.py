@@ -52,7 +52,7 @@ class Derived:
     ``kind`` is a key of `CLASSES`, or "attention"; ``states`` are those that it carries, ``direct``
     the names of the cotangents that reads send them entry by entry, ``reads`` the cotangents of
     contractions with what is read. ``turned``: t counts tokens from the end. ``sections`` are
-    recurrent, chunk, backward, decode; of an attention they begin with its forward form.
+    recurrent, chunk, backward, decode.
     """
 
     kind: str
@@ -105,7 +105,7 @@ def _scaled(plain: Plain, recurrence: Recurrence) -> Part | None:
         power,
         ", and ",
         kept,
-        " is that value; stop_gradient passes its argument and no gradient.",
+        " is that value; stop_gradient (sg) passes its argument and no gradient.",
     )
 
 
@@ -148,7 +148,8 @@ def _parts(plain: Plain, modes: Modes) -> Iterator[Derived]:
     attends = [node for node in nodes(expressions(spec_)) if node.op == "attend"]
     for number, node in enumerate(attends, 1):
         attention = Attention(node, Names(spec_))
-        sections = (attention.forward(), attention.backward(), attention.decode())
+        forms = attention.forward(), attention.chunk(), attention.backward()
+        sections = *forms, attention.decode()
         title = "Attention" if len(attends) == 1 else f"Attention {number}"
         yield Derived("attention", title, (), sections, node=node)
 
