@@ -191,6 +191,15 @@ def test_a_budget_that_is_used_up_keeps_what_there_is(kernel: Kernel) -> None:
     assert searched(kernel).record.done
 
 
+def test_waiting_for_the_processor_does_not_count() -> None:
+    class Waiting:
+        def __call__(self, mode: str) -> None:
+            time.sleep(0.05)
+
+    calls = Calls(Waiting(), {})  # type: ignore[arg-type]
+    assert calls.seconds(("recurrent", 1)) < 0.02
+
+
 # ---- records
 
 
