@@ -3,7 +3,7 @@ products and sums that are no products of matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 
 from lacc.backends.c_storage import Storage
@@ -54,6 +54,8 @@ class Ops:
             return self._product(n, inst, inst.ins)
         if inst.op == "accumulate":
             base, *factors = inst.ins
+            if base not in self.grown and (call := self._onto(n, inst, base, tuple(factors))):
+                return [call]
             first = [] if base in self.grown else self._started(n, inst, base)
             return [*first, *self._product(n, inst, tuple(factors), add=True)]
         if inst.op in JOINED:
@@ -79,16 +81,62 @@ class Ops:
         value = self.v.at(base, identity(inst.axes)).code
         return self._nest([f"{self.v.entry(n)} = {value};"], inst.axes)
 
+    def _onto(self, n: int, inst: Inst, base: int, ins: tuple[int, ...]) -> str:
+        """The call that adds one product to a tile in memory, or to one of which each row or column
+        has a factor; "" where it is not that."""
+        found = self._scaled(base, inst.axes)
+        if found is None:
+            return ""
+        tile, factor = found
+        call = self._product(n, inst, ins, add=True)
+        if len(call) > 1 or not call[0].startswith("gemm(") or "LOWER_OUT" in call[0]:
+            return ""
+        scale = ["NULL", "0", "0"]
+        if factor is not None:
+            over = self.v.body[factor].axes
+            rows, columns, _ = self._sides(self._ordered(ins))
+            view = self.v.view(factor)
+            assert view is not None
+            if over and (
+                set(over) not in (set(rows), set(columns)) or not self._flat(over, (view,))
+            ):
+                return ""
+            step = view.strides[over[-1]] if over else "0"
+            scale = [view.pointer, *((step, "0") if set(over) == set(rows) else ("0", step))]
+        head = call[0].removeprefix("gemm(").removesuffix(", 1);")
+        return f"gemm_onto({', '.join([head, self.v.pointer(tile), *scale])});"
+
+    def _scaled(self, base: int, axes: Axes) -> tuple[int, int | None] | None:
+        """The tile over ``axes`` that ``base`` is, or of which it is a multiple, and the factor."""
+        if self.v.is_dense(base, axes):
+            return base, None
+        inst = self.v.body[base]
+        if base in self.v.stored or inst.op != "mul":
+            return None
+        for tile, factor in (inst.ins, inst.ins[::-1]):
+            if self.v.is_dense(tile, axes) and self.v.view(factor) is not None:
+                return tile, factor
+        return None
+
+    def _ordered(self, ins: tuple[int, ...]) -> tuple[int, ...]:
+        """The operands of a product, a triangular one first."""
+        a, b = ins
+        swapped = self.storage.triangular(b) and not self.storage.triangular(a)
+        return (b, a) if swapped else ins
+
+    def _sides(self, ins: tuple[int, ...]) -> tuple[list[str], list[str], list[str]]:
+        """The axes of the first operand alone, of the second alone, and of both."""
+        first, second = (self.v.body[i].axes for i in ins)
+        rows = [x for x in first if x not in second]
+        columns = [x for x in second if x not in first]
+        return rows, columns, [x for x in first if x in second]
+
     def _product(self, n: int, inst: Inst, ins: tuple[int, ...], add: bool = False) -> list[str]:
         """A product of matrices, one for each entry of the axes that are not of these."""
-        a, b = ins
+        a, b = self._ordered(ins)
         over = list(inst.value)
-        if self.storage.triangular(b) and not self.storage.triangular(a):
-            a, b = b, a
-        has = [self.v.body[i].axes for i in (a, b)]
-        rows = [x for x in has[0] if x not in has[1]]
-        columns = [x for x in has[1] if x not in has[0]]
-        both = [x for x in has[0] if x in has[1] and x not in over]
+        rows, columns, both = self._sides((a, b))
+        both = [x for x in both if x not in over]
         if not (rows and columns) and (both or not (rows or columns)):
             return self._joined(n, inst, ins)
         first, second = self.v.view(a), self.v.view(b)
@@ -118,7 +166,7 @@ class Ops:
             lines.insert(0, f"fill({self.v.address(n)}, R(0), {self.v.entries(inst.axes)});")
         return lines
 
-    def _flat(self, group: list[str], views: Iterable[View]) -> bool:
+    def _flat(self, group: Sequence[str], views: Iterable[View]) -> bool:
         """Whether the axes of a group are one in memory."""
         for view in views:
             for x, y in pairwise(group):

@@ -28,6 +28,11 @@ EXPORTS = """
 void product(const int64_t *s, const real *a, const real *b, real *c) {
     gemm(s[0], s[1], s[2], a, s[3], s[4], b, s[5], s[6], c, s[7], s[8], (int)s[9], (int)s[10]);
 }
+void onto(const int64_t *s, const real *a, const real *b, real *c, const real *base,
+          const real *scale) {
+    gemm_onto(s[0], s[1], s[2], a, s[3], s[4], b, s[5], s[6], c, s[7], s[8], (int)s[9], base,
+              s[10] ? scale : NULL, s[11], s[12]);
+}
 void load(real *out, const lacc_array *x, const int64_t *s) {
     load_tile(out, x, s[0], s[1], s[2], s[3], s[4]);
 }
@@ -190,6 +195,31 @@ def test_products(built: Built, shape: int) -> None:
     for at, (m, n, k) in enumerate(SHAPES):
         for i in range(8):
             check_product(built, m, n, k, layouts[(at * 29 + i * 13) % 64], shape, i % 2)
+
+
+@pytest.mark.parametrize("shape", [WHOLE, LOWER_A, UPPER_A], ids=["whole", "lower a", "upper a"])
+@pytest.mark.parametrize("scaled", ["as it is", "all", "rows", "columns"])
+def test_products_onto_a_multiple(built: Built, shape: int, scaled: str) -> None:
+    rng = np.random.default_rng(5)
+    for at, (m, n, k) in enumerate(SHAPES):
+        for how, in_place in product(("rows", "columns"), (False, True)):
+            a, b = (rng.standard_normal(s).astype(built.dtype) for s in ((m, k), (k, n)))
+            a = {LOWER_A: np.tril, UPPER_A: np.triu}.get(shape, np.asarray)(a)
+            c, base = (strided(rng, m, n, how, built.dtype) for _ in range(2))
+            base = c if in_place else base
+            scale = rng.standard_normal(max(m, n, 1)).astype(built.dtype)
+            factor = {"as it is": 1, "all": scale[0], "rows": scale[:m, None]}.get(
+                scaled, scale[:n]
+            )
+            before = base.astype(np.longdouble) * factor
+            made = before + a.astype(np.longdouble) @ b.astype(np.longdouble)
+            size = np.abs(a) @ np.abs(b) + np.abs(before)
+            strides = [s // c.itemsize for x in (a, b, c) for s in x.strides]
+            steps = (scaled != "as it is", scaled == "rows", scaled == "columns")
+            given = sizes(m, n, k, *strides, shape, *map(int, steps))
+            built.run("onto", given, a, b, c, base, scale)
+            bound = np.finfo(built.dtype).eps * (np.sqrt(k) + 2) * (size + 1e-3)
+            assert (np.abs(c - made) <= bound).all(), (at, how, in_place)
 
 
 @pytest.mark.parametrize("how", list(product(("rows", "columns", "apart"), repeat=3)), ids="-".join)

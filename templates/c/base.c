@@ -162,11 +162,11 @@ static DEVICE void load_tile(real *restrict out, const lacc_array *x, int64_t n,
    of one follow one another, and asked for all at once they come no sooner than if loaded. */
 typedef struct {
     const char *row;
-    int64_t apart, rows, bytes, at;
+    int64_t apart, rows, bytes;
     int written;
 } wanted_t;
 
-enum { WANTED = 16, ASKED = 20 };
+enum { WANTED = 16, ASKED = 20, AT_ONCE = 8 * LINE };
 
 static _Thread_local struct {
     int64_t first, count;
@@ -182,18 +182,23 @@ INLINE void want(const lacc_array *x, int64_t n, int64_t h, int64_t at, int64_t 
     const int64_t size = x->data ? size_of(x->dtype) : 0;
     if (ahead.first == ahead.count) want_nothing();
     if (!size || rows < 1 || ahead.count == WANTED) return;
-    ahead.rows[ahead.count++] = (wanted_t){place(x, n, h, at), x->token * size, rows, width * size, 0, written};
+    const int64_t bytes = width * size, all = rows * bytes, apart = x->token * size;
+    wanted_t w = {place(x, n, h, at), apart, rows, bytes, written};
+    if (rows == 1 || apart == bytes) w.apart = w.bytes = AT_ONCE, w.rows = (all + AT_ONCE - 1) / AT_ONCE;
+    ahead.rows[ahead.count++] = w;
 }
 
-/* Asks for some lines of what is wanted. */
+/* Asks for about so many lines of what is wanted, by whole rows. */
 static UNUSED void ask(int64_t lines) {
-    for (int64_t i = 0; i < lines && ahead.first < ahead.count; i++) {
+    while (lines > 0 && ahead.first < ahead.count) {
         wanted_t *w = ahead.rows + ahead.first;
-        if (w->written) __builtin_prefetch(w->row + w->at, 1);
-        else __builtin_prefetch(w->row + w->at, 0, 2);
-        w->at += LINE;
-        if (w->at < w->bytes) continue;
-        w->row += w->apart, w->at = 0;
+        const char *line = w->row, *end = line + w->bytes;
+        lines -= (w->bytes + LINE - 1) / LINE;
+        if (w->written)
+            for (; line < end; line += LINE) __builtin_prefetch(line, 1);
+        else
+            for (; line < end; line += LINE) __builtin_prefetch(line, 0, 2);
+        w->row += w->apart;
         if (!--w->rows) ahead.first++;
     }
 }

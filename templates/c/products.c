@@ -147,9 +147,32 @@ INLINE void put(real *restrict c, int64_t cm, int64_t cn, const real *restrict t
     }
 }
 
+/* What a product is added to, laid out as C: base, or a factor of each row or column times it. */
+typedef struct {
+    const real *base, *scale;
+    int64_t sm, sn;
+} onto_t;
+
+/* c [rows][width] from row i and column j on = what the product is added to. */
+INLINE void begin(const onto_t *onto, real *c, int64_t cm, int64_t cn, int64_t i, int64_t j, int64_t rows, int64_t width) {
+    static const real one = 1;
+    const int64_t sm = onto->scale ? onto->sm : 0, sn = onto->scale ? onto->sn : 0;
+    const real *scale = (onto->scale ? onto->scale : &one) + i * sm + j * sn, *x = onto->base + i * cm + j * cn;
+    c += i * cm + j * cn;
+    for (int64_t r = 0; r < rows; r++, c += cm, x += cm, scale += sm)
+        if (cn == 1 && sn == 0) {
+            const real factor = scale[0];
+#pragma omp simd
+            for (int64_t q = 0; q < width; q++) c[q] = factor * x[q];
+        } else {
+#pragma omp simd
+            for (int64_t q = 0; q < width; q++) c[q * cn] = scale[q * sn] * x[q * cn];
+        }
+}
+
 /* All rows of C by `width` columns from j on; b holds just these. */
 static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t to, const real *a, int64_t am, int64_t ak,
-                    const real *b, int64_t bk, real *c, int64_t cm, int64_t cn, int shape, int add) {
+                    const real *b, int64_t bk, real *c, int64_t cm, int64_t cn, int shape, int add, const onto_t *onto) {
     _Alignas(VECTOR_BYTES) real tile[TALL * WIDE];
     const int vecs = (int)((width + LANES - 1) / LANES), asks = ahead.first < ahead.count;
     for (int64_t i = 0, rows; i < m; i += rows) {
@@ -159,6 +182,7 @@ static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t t
         const int64_t end = shape == LOWER_A && i + rows < to ? i + rows : to;
         const int64_t last = shape == LOWER_OUT ? i - j : width;
         const int64_t depth = first < end && last + rows > 0 ? end - first : 0;
+        if (onto && !from) begin(onto, c - j * cn, cm, cn, i, j, rows, width);
         sums_t x = {a + i * am + first * ak, b + (first - from) * bk, c + i * cm, am, ak, bk, cm, depth, add};
         if (add && !depth) continue;
         if (asks) ask(rows * vecs * depth < 32 * ASKED ? rows * vecs * depth / 32 : ASKED);
@@ -229,11 +253,10 @@ static void row_product(int64_t n, int64_t k, const real *a, int64_t ak, const r
     }
 }
 
-/* C[i cm + j cn] (+)= sum over p of a[i am + p ak] b[p bk + j bn]: added where `add`, else written.
-   LOWER_OUT: only j <= i is wanted, the rest is written as 0, or left alone where `add`. LOWER_A,
-   UPPER_A: a is 0 for p > i, p < i. */
-static DEVICE void gemm(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
-                        int64_t bn, real *c, int64_t cm, int64_t cn, int shape, int add) {
+/* `gemm`, or with `onto` C = that + A B. */
+static DEVICE void multiply(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
+                            int64_t bn, real *c, int64_t cm, int64_t cn, int shape, int add, const onto_t *onto) {
+    onto_t flipped;
     const int flat = m > 1 && cm == 1 && cn != 1, thin = n < LANES && n < m;
     if (n == 1 && shape != LOWER_OUT) shape = WHOLE;
     if (shape == WHOLE && (flat || thin)) {
@@ -241,8 +264,10 @@ static DEVICE void gemm(int64_t m, int64_t n, int64_t k, const real *a, int64_t 
         const int64_t rows = m, lm = am, lk = ak, down = cm;
         m = n, am = bn, ak = bk, a = b, cm = cn;
         n = rows, bn = lm, bk = lk, b = left, cn = down;
+        if (onto) flipped = *onto, flipped.sm = onto->sn, flipped.sn = onto->sm, onto = &flipped;
     }
     if (shape == WHOLE && m == 1) {
+        if (onto) begin(onto, c, cm, cn, 0, 0, 1, n);
         row_product(n, k, a, ak, b, bk, bn, c, cn, add);
         return;
     }
@@ -260,8 +285,25 @@ static DEVICE void gemm(int64_t m, int64_t n, int64_t k, const real *a, int64_t 
             else if (packed)
                 pack_rows(panel, wide, to - from, width, right, bk);
             columns(m, j, width, from, to, a, am, ak, packed ? panel : right, packed ? wide : bk, c + j * cn, cm, cn, shape,
-                    add || from > 0);
+                    add || from > 0, onto);
         }
         from = to;
     } while (from < k);
+}
+
+/* C[i cm + j cn] (+)= sum over p of a[i am + p ak] b[p bk + j bn]: added where `add`, else written.
+   LOWER_OUT: only j <= i is wanted, the rest is written as 0, or left alone where `add`. LOWER_A,
+   UPPER_A: a is 0 for p > i, p < i. */
+static DEVICE void gemm(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
+                        int64_t bn, real *c, int64_t cm, int64_t cn, int shape, int add) {
+    multiply(m, n, k, a, am, ak, b, bk, bn, c, cm, cn, shape, add, NULL);
+}
+
+/* C = scale[i sm + j sn] base + A B: one of sm and sn is 0, the other 0 or a step; base is laid out
+   as C, which it may be. scale NULL: 1. Not for LOWER_OUT. */
+static DEVICE void gemm_onto(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
+                             int64_t bn, real *c, int64_t cm, int64_t cn, int shape, const real *base, const real *scale,
+                             int64_t sm, int64_t sn) {
+    const onto_t onto = {base, scale, sm, sn};
+    multiply(m, n, k, a, am, ak, b, bk, bn, c, cm, cn, shape, 1, &onto);
 }

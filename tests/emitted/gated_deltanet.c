@@ -9,7 +9,7 @@ static int64_t forward_0_room(const gated_deltanet_run *run)
     room += round_up(levels_room(L, 1));
     room += 3 * round_up(L * V);
     room += 3 * round_up(L * L);
-    room += 2 * round_up(K * V);
+    room += round_up(K * V);
     room += round_up(inverse_room(L));
     return room;
 }
@@ -42,7 +42,6 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     real *const o = summed;
     real *const product4 = take(&w, L * K);
     real *const S_even = take(&w, K * V);
-    real *const S_odd = take(&w, K * V);
     real *const scratch = take(&w, inverse_room(L));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
@@ -51,7 +50,7 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     power = f_pow((real)(K), R(-0.5));
     real *S = S_even;
     S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
-    real *S_next = S == S_even ? S_odd : S_even;
+    real *S_next = S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (x[GATED_DELTANET_FORWARD_0_START_S].data)
@@ -122,13 +121,7 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
                 scaled6[t * K + i_K] = k[t * K + i_K] * down[t];
             }
         }
-        for (int64_t i_K = 0; i_K < K; i_K++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                S_next[i_K * V + i_V] = total * S[i_K * V + i_V];
-            }
-        }
-        gemm(K, V, C, scaled6, 1, K, summed, V, 1, S_next, V, 1, WHOLE, 1);
+        gemm_onto(K, V, C, scaled6, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
@@ -137,7 +130,7 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
         }
         store_tile(&x[GATED_DELTANET_FORWARD_0_OUT_o], n, h, at, o, C, V);
         S = S_next;
-        S_next = S == S_even ? S_odd : S_even;
+        S_next = S_even;
     }
     state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, S, K * V);
 }
@@ -153,7 +146,7 @@ static int64_t keep_0_room(const gated_deltanet_run *run)
     room += 2 * round_up(L * K);
     room += 2 * round_up(L * V);
     room += 3 * round_up(L * L);
-    room += 2 * round_up(K * V);
+    room += round_up(K * V);
     room += round_up(inverse_room(L));
     return room;
 }
@@ -180,14 +173,13 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
     real *const product3 = take(&w, L * K);
     real *const scaled4 = product3;
     real *const S_even = take(&w, K * V);
-    real *const S_odd = take(&w, K * V);
     real *const scratch = take(&w, inverse_room(L));
     const int64_t chunks = (run->tokens + L - 1) / L;
     levels_t decay;
     real total;
     real *S = S_even;
     S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
-    real *S_next = S == S_even ? S_odd : S_even;
+    real *S_next = S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (x[GATED_DELTANET_FORWARD_0_START_S].data)
@@ -240,15 +232,9 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
                 scaled4[t * K + i_K] = k[t * K + i_K] * down[t];
             }
         }
-        for (int64_t i_K = 0; i_K < K; i_K++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                S_next[i_K * V + i_V] = total * S[i_K * V + i_V];
-            }
-        }
-        gemm(K, V, C, scaled4, 1, K, summed, V, 1, S_next, V, 1, WHOLE, 1);
+        gemm_onto(K, V, C, scaled4, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
         S = S_next;
-        S_next = S == S_even ? S_odd : S_even;
+        S_next = S_even;
     }
     state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, S, K * V);
 }
@@ -381,13 +367,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                 scaled3[t * K + i_K] = scaled2[t * K + i_K] * up[t];
             }
         }
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                summed[t * V + i_V] = v[t * V + i_V] * beta[t];
-            }
-        }
-        gemm(C, V, K, scaled3, K, 1, S_start, V, 1, summed, V, 1, WHOLE, 1);
+        gemm_onto(C, V, K, scaled3, K, 1, S_start, V, 1, summed, V, 1, WHOLE, v, beta, 1, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
@@ -450,22 +430,10 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
         }
         gemm(C, K, C, scaled7, 1, C, k, K, 1, product10, K, 1, UPPER_A, 0);
         gemm(C, V, C, inverted, 1, C, product8, V, 1, product11, V, 1, UPPER_A, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                summed2[t * V + i_V] = product11[t * V + i_V];
-            }
-        }
-        gemm(C, V, K, product10, K, 1, dS, V, 1, summed2, V, 1, WHOLE, 1);
+        gemm_onto(C, V, K, product10, K, 1, dS, V, 1, summed2, V, 1, WHOLE, product11, NULL, 0, 0);
         gemm(C, C, V, summed2, V, 1, product2, 1, V, product12, C, 1, LOWER_OUT, 0);
         gemm(C, K, V, summed2, V, 1, S_start, 1, V, product13, K, 1, WHOLE, 0);
-        for (int64_t i_K = 0; i_K < K; i_K++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                dS_next[i_K * V + i_V] = dS[i_K * V + i_V] * total;
-            }
-        }
-        gemm(V, K, C, summed2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, 1);
+        gemm_onto(V, K, C, summed2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
         for (int64_t t = 0; t < C; t++) {
             real sum = R(0);
             #pragma omp simd reduction(+ : sum)
@@ -482,13 +450,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             }
         }
         matrix_pull(matrix_pull2, added, &decay, scratch);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                summed3[t * K + i_K] = product13[t * K + i_K] * up[t];
-            }
-        }
-        gemm(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, 1);
+        gemm_onto(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, product13, up, 1, 0);
         gemm(C, K, C, scaled8, 1, C, scaled2, K, 1, summed4, K, 1, UPPER_A, 1);
         for (int64_t t = 0; t < C; t++) {
             real sum = R(0);
@@ -508,13 +470,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
         }
         gemm(C, K, V, scaled5, V, 1, S_start, 1, V, product16, K, 1, WHOLE, 0);
         gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                dq[t * K + i_K] = product16[t * K + i_K] * up[t];
-            }
-        }
-        gemm(C, K, C, scaled6, C, 1, k, K, 1, dq, K, 1, LOWER_A, 1);
+        gemm_onto(C, K, C, scaled6, C, 1, k, K, 1, dq, K, 1, LOWER_A, product16, up, 1, 0);
         for (int64_t t = 0; t < C; t++) {
             real sum = R(0);
             #pragma omp simd reduction(+ : sum)

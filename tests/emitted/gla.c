@@ -9,7 +9,7 @@ static int64_t forward_0_room(const gla_run *run)
     room += round_up(L * L);
     room += 2 * round_up(L * V);
     room += round_up(K);
-    room += 2 * round_up(K * V);
+    room += round_up(K * V);
     room += round_up(meet_room(L, K));
     return room;
 }
@@ -31,7 +31,6 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
     real *const o = v;
     real *const total = take(&w, K);
     real *const S_even = take(&w, K * V);
-    real *const S_odd = take(&w, K * V);
     real *const scratch = take(&w, meet_room(L, K));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
@@ -39,7 +38,7 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
     power = f_pow((real)(K), R(-0.5));
     real *S = S_even;
     S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
-    real *S_next = S == S_even ? S_odd : S_even;
+    real *S_next = S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (x[GLA_FORWARD_0_START_S].data)
@@ -64,13 +63,7 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
         load_tile(v, &x[GLA_FORWARD_0_IN_v], n, h, at, C, V);
         gemm(C, V, C, pairs, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
         whole(total, &decay);
-        for (int64_t i_K = 0; i_K < K; i_K++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                S_next[i_K * V + i_V] = total[i_K] * S[i_K * V + i_V];
-            }
-        }
-        gemm(K, V, C, to_end, 1, K, v, V, 1, S_next, V, 1, WHOLE, 1);
+        gemm_onto(K, V, C, to_end, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
@@ -79,7 +72,7 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
         }
         store_tile(&x[GLA_FORWARD_0_OUT_o], n, h, at, o, C, V);
         S = S_next;
-        S_next = S == S_even ? S_odd : S_even;
+        S_next = S_even;
     }
     state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, S, K * V);
 }
@@ -94,7 +87,7 @@ static int64_t keep_0_room(const gla_run *run)
     room += round_up(levels_room(L, K));
     room += round_up(L * V);
     room += round_up(K);
-    room += 2 * round_up(K * V);
+    room += round_up(K * V);
     return room;
 }
 
@@ -111,12 +104,11 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h
     real *const total = take(&w, K);
     real *const down = take(&w, L * K);
     real *const S_even = take(&w, K * V);
-    real *const S_odd = take(&w, K * V);
     const int64_t chunks = (run->tokens + L - 1) / L;
     levels_t decay;
     real *S = S_even;
     S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
-    real *S_next = S == S_even ? S_odd : S_even;
+    real *S_next = S_even;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
         if (x[GLA_FORWARD_0_START_S].data)
@@ -142,15 +134,9 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h
                 scaled[t * K + i_K] = k[t * K + i_K] * down[t * K + i_K];
             }
         }
-        for (int64_t i_K = 0; i_K < K; i_K++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                S_next[i_K * V + i_V] = total[i_K] * S[i_K * V + i_V];
-            }
-        }
-        gemm(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, 1);
+        gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
         S = S_next;
-        S_next = S == S_even ? S_odd : S_even;
+        S_next = S_even;
     }
     state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, S, K * V);
 }
@@ -164,7 +150,7 @@ static int64_t backward_0_room(const gla_run *run)
     room += 14 * round_up(L * K);
     room += round_up(levels_room(L, K));
     room += 2 * round_up(L * L);
-    room += 3 * round_up(K * V);
+    room += 2 * round_up(K * V);
     room += 3 * round_up(L * V);
     room += 2 * round_up(K);
     room += round_up(most(most(most(most(meet_room(L, K), suffix_pull_room(L, K)), whole_pull_room(L, K)), meet_pull_room(L, K)), prefix_pull_room(L, K)));
@@ -208,7 +194,6 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     real *const scaled3 = take(&w, L * K);
     real *const dq2 = take(&w, L * K);
     real *const dS_even = take(&w, K * V);
-    real *const dS_odd = take(&w, K * V);
     real *const scratch = take(&w, most(most(most(most(meet_room(L, K), suffix_pull_room(L, K)), whole_pull_room(L, K)), meet_pull_room(L, K)), prefix_pull_room(L, K)));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
@@ -216,7 +201,7 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     power = f_pow((real)(K), R(-0.5));
     real *dS = dS_even;
     dS = state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS_even, K * V);
-    real *dS_next = dS == dS_even ? dS_odd : dS_even;
+    real *dS_next = dS_even;
     for (int64_t c = chunks - 1; c >= 0; c--) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
         want_nothing();
@@ -271,22 +256,10 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
         }
         gemm(C, C, V, scaled2, V, 1, v, 1, V, product3, C, 1, WHOLE, 0);
         gemm(C, V, C, pairs, 1, C, scaled2, V, 1, product4, V, 1, UPPER_A, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                dv[t * V + i_V] = product4[t * V + i_V];
-            }
-        }
-        gemm(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, 1);
+        gemm_onto(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product4, NULL, 0, 0);
         meet_pull(dq, part, part2, product3, q, k, K, &decay, scratch);
         gemm(C, K, V, scaled2, V, 1, S_start, 1, V, product5, K, 1, WHOLE, 0);
-        for (int64_t i_K = 0; i_K < K; i_K++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                dS_next[i_K * V + i_V] = dS[i_K * V + i_V] * total[i_K];
-            }
-        }
-        gemm(V, K, C, scaled2, 1, V, from_start, K, 1, dS_next, 1, V, WHOLE, 1);
+        gemm_onto(V, K, C, scaled2, 1, V, from_start, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -307,7 +280,7 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
         store_tile(&x[GLA_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
         store_tile(&x[GLA_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
         dS = dS_next;
-        dS_next = dS == dS_even ? dS_odd : dS_even;
+        dS_next = dS_even;
     }
     state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, dS, K * V);
 }

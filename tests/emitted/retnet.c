@@ -9,7 +9,7 @@ static int64_t forward_0_room(const retnet_run *run)
     room += 3 * round_up(L * L);
     room += 2 * round_up(L * K);
     room += 2 * round_up(L * V);
-    room += 2 * round_up(K * V);
+    room += round_up(K * V);
     return room;
 }
 
@@ -33,7 +33,6 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     real *const product2 = take(&w, L * L);
     real *const scaled2 = take(&w, L * L);
     real *const S_even = take(&w, K * V);
-    real *const S_odd = take(&w, K * V);
     const int64_t chunks = (run->tokens + L - 1) / L;
     real head;
     real difference;
@@ -51,7 +50,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     power2 = f_pow((real)(K), R(-0.5));
     real *S = S_even;
     S = state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
-    real *S_next = S == S_even ? S_odd : S_even;
+    real *S_next = S_even;
     int64_t known = -1;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
@@ -103,13 +102,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
                 scaled3[t * K + i_K] = k[t * K + i_K] * down[t];
             }
         }
-        for (int64_t i_K = 0; i_K < K; i_K++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                S_next[i_K * V + i_V] = total * S[i_K * V + i_V];
-            }
-        }
-        gemm(K, V, C, scaled3, 1, K, v, V, 1, S_next, V, 1, WHOLE, 1);
+        gemm_onto(K, V, C, scaled3, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
@@ -118,7 +111,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
         }
         store_tile(&x[RETNET_FORWARD_0_OUT_o], n, h, at, o, C, V);
         S = S_next;
-        S_next = S == S_even ? S_odd : S_even;
+        S_next = S_even;
     }
     state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, S, K * V);
 }
@@ -133,7 +126,7 @@ static int64_t keep_0_room(const retnet_run *run)
     room += round_up(levels_room(L, 1));
     room += 2 * round_up(L * K);
     room += round_up(L * V);
-    room += 2 * round_up(K * V);
+    room += round_up(K * V);
     return room;
 }
 
@@ -149,7 +142,6 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
     real *const v = take(&w, L * V);
     real *const scaled = take(&w, L * K);
     real *const S_even = take(&w, K * V);
-    real *const S_odd = take(&w, K * V);
     const int64_t chunks = (run->tokens + L - 1) / L;
     real head;
     real difference;
@@ -165,7 +157,7 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
     log = f_log(gamma);
     real *S = S_even;
     S = state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
-    real *S_next = S == S_even ? S_odd : S_even;
+    real *S_next = S_even;
     int64_t known = -1;
     for (int64_t c = 0; c < chunks; c++) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
@@ -197,15 +189,9 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
                 scaled[t * K + i_K] = k[t * K + i_K] * down[t];
             }
         }
-        for (int64_t i_K = 0; i_K < K; i_K++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                S_next[i_K * V + i_V] = total * S[i_K * V + i_V];
-            }
-        }
-        gemm(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, 1);
+        gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
         S = S_next;
-        S_next = S == S_even ? S_odd : S_even;
+        S_next = S_even;
     }
     state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, S, K * V);
 }
@@ -220,7 +206,7 @@ static int64_t backward_0_room(const retnet_run *run)
     room += round_up(levels_room(L, 1));
     room += 4 * round_up(L * L);
     room += 5 * round_up(L * K);
-    room += 3 * round_up(K * V);
+    room += 2 * round_up(K * V);
     room += 3 * round_up(L * V);
     return room;
 }
@@ -255,7 +241,6 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     real *const scaled3 = take(&w, L * K);
     real *const product5 = scaled3;
     real *const dS_even = take(&w, K * V);
-    real *const dS_odd = take(&w, K * V);
     const int64_t chunks = (run->tokens + L - 1) / L;
     real head;
     real difference;
@@ -273,7 +258,7 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     power2 = f_pow((real)(K), R(-0.5));
     real *dS = dS_even;
     dS = state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_even, K * V);
-    real *dS_next = dS == dS_even ? dS_odd : dS_even;
+    real *dS_next = dS_even;
     int64_t known = -1;
     for (int64_t c = chunks - 1; c >= 0; c--) {
         const int64_t at = c * L, C = least(L, run->tokens - at);
@@ -331,13 +316,7 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
                 scaled3[t * K + i_K] = k[t * K + i_K] * down[t];
             }
         }
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                dv[t * V + i_V] = product4[t * V + i_V];
-            }
-        }
-        gemm(V, C, K, dS, 1, V, scaled3, 1, K, dv, 1, V, WHOLE, 1);
+        gemm_onto(V, C, K, dS, 1, V, scaled3, 1, K, dv, 1, V, WHOLE, product4, NULL, 0, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
@@ -346,20 +325,8 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
         }
         gemm(C, K, C, scaled5, 1, C, q, K, 1, product5, K, 1, UPPER_A, 0);
         gemm(C, K, V, scaled4, V, 1, S_start, 1, V, product6, K, 1, WHOLE, 0);
-        for (int64_t i_K = 0; i_K < K; i_K++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                dS_next[i_K * V + i_V] = dS[i_K * V + i_V] * total;
-            }
-        }
-        gemm(V, K, C, scaled4, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                dq[t * K + i_K] = product6[t * K + i_K] * up[t];
-            }
-        }
-        gemm(C, K, C, scaled5, C, 1, k, K, 1, dq, K, 1, LOWER_A, 1);
+        gemm_onto(V, K, C, scaled4, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
+        gemm_onto(C, K, C, scaled5, C, 1, k, K, 1, dq, K, 1, LOWER_A, product6, up, 1, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -370,7 +337,7 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
         store_tile(&x[RETNET_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
         store_tile(&x[RETNET_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
         dS = dS_next;
-        dS_next = dS == dS_even ? dS_odd : dS_even;
+        dS_next = dS_even;
     }
     state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, dS, K * V);
 }
