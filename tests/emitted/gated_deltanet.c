@@ -4,89 +4,90 @@ static int64_t forward_0_room(const gated_deltanet_run *run)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += 3 * round_up(L * K);
+    room += 5 * round_up(L * K);
     room += 3 * round_up(L);
     room += round_up(levels_room(L, 1));
-    room += 3 * round_up(L * V);
+    room += 2 * round_up(L * V);
     room += 3 * round_up(L * L);
-    room += round_up(K * V);
     room += round_up(inverse_room(L));
     return room;
 }
 
-static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t forward_0_shared(const gated_deltanet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += ring * round_up(K * V);
+    return room;
+}
+
+static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     real *const q = take(&w, L * K);
-    real *const scaled6 = q;
     real *const g = take(&w, L);
     real *const decay_room = take(&w, levels_room(L, 1));
     real *const up = take(&w, L);
-    real *const down = up;
-    real *const scaled = take(&w, L * K);
-    real *const k = scaled;
-    real *const summed2 = take(&w, L * V);
+    real *const k = take(&w, L * K);
     real *const v = take(&w, L * V);
+    real *const summed2 = v;
     real *const beta = take(&w, L);
-    real *const product2 = take(&w, L * L);
-    real *const inverted = product2;
-    real *const scaled5 = product2;
+    real *const down = beta;
+    real *const product = take(&w, L * L);
+    real *const inverted = product;
+    real *const scaled5 = product;
     real *const between = take(&w, L * L);
     real *const scaled2 = take(&w, L * L);
     real *const scaled3 = scaled2;
     real *const scaled4 = scaled2;
-    real *const product5 = scaled2;
+    real *const product4 = scaled2;
     real *const summed = take(&w, L * V);
     real *const o = summed;
-    real *const product4 = take(&w, L * K);
-    real *const S_even = take(&w, K * V);
+    real *const product3 = take(&w, L * K);
+    real *const scaled = take(&w, L * K);
+    real *const scaled6 = take(&w, L * K);
     real *const scratch = take(&w, inverse_room(L));
+    const int64_t ring = by->ring;
+    real *all = by->shared;
+    real *const S_ring = take(&all, ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
     real total;
     power = f_pow((real)(K), R(-0.5));
-    real *S = S_even;
-    S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
-    real *S_next = S_even;
-    for (int64_t c = 0; c < chunks; c++) {
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        if (x[GATED_DELTANET_FORWARD_0_START_S].data)
-            store_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        UNUSED real *S = S_ring + i % ring * round_up(K * V);
+        real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
+        if (i == 0) S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S, K * V);
+        if (i + 1 == chunks) S_next = state_into(&x[GATED_DELTANET_FORWARD_0_ENDED_S], &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_next);
         want_nothing();
-        if (c + 1 < chunks) {
-            want(&x[GATED_DELTANET_FORWARD_0_IN_q], n, h, at + L, least(L, run->tokens - at - L), K, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), 1, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at + L, least(L, run->tokens - at - L), 1, 0);
+        if (c + by->members < chunks) {
+            want(&x[GATED_DELTANET_FORWARD_0_IN_q], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
+            want(&x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), 1, 0);
+            want(&x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
+            want(&x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), V, 0);
+            want(&x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), 1, 0);
         }
         want(&x[GATED_DELTANET_FORWARD_0_OUT_o], n, h, at, C, V, 1);
-        if (c + 1 == chunks) {
-            S_next = state_into(&x[GATED_DELTANET_FORWARD_0_ENDED_S], &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_next);
-        }
         load_tile(q, &x[GATED_DELTANET_FORWARD_0_IN_q], n, h, at, C, K);
         load_tile(g, &x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at, C, 1);
         levels(&decay, g, C, 1, 1, 0, decay_room);
         prefix(up, &decay);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                scaled[t * K + i_K] = q[t * K + i_K] * up[t];
-            }
-        }
-        gemm(C, V, K, scaled, K, 1, S, V, 1, summed2, V, 1, WHOLE, 0);
         load_tile(k, &x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at, C, K);
         load_tile(v, &x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at, C, V);
         load_tile(beta, &x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at, C, 1);
-        gemm(C, C, K, k, K, 1, k, 1, K, product2, C, 1, WHOLE, 0);
+        gemm(C, C, K, k, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
         matrix(between, &decay);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
-                scaled2[t * C + s] = product2[t * C + s] * between[t * C + s] * beta[t];
+                scaled2[t * C + s] = product[t * C + s] * between[t * C + s] * beta[t];
             }
         }
         inverse(inverted, scaled2, C, scratch);
@@ -103,36 +104,47 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
                 scaled4[t * C + s] = inverted[t * C + s] * (beta[s] * -up[s]);
             }
         }
-        gemm(C, K, C, scaled4, C, 1, k, K, 1, product4, K, 1, LOWER_A, 0);
-        gemm(C, V, K, product4, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
-        gemm(C, C, K, q, K, 1, k, 1, K, product5, C, 1, WHOLE, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled5[t * C + s] = product5[t * C + s] * between[t * C + s];
-            }
-        }
-        gemm(C, V, C, scaled5, C, 1, summed, V, 1, summed2, V, 1, LOWER_A, 1);
+        gemm(C, K, C, scaled4, C, 1, k, K, 1, product3, K, 1, LOWER_A, 0);
+        gemm(C, C, K, q, K, 1, k, 1, K, product4, C, 1, WHOLE, 0);
         whole(&total, &decay);
         suffix(down, &decay);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled[t * K + i_K] = q[t * K + i_K] * up[t];
                 scaled6[t * K + i_K] = k[t * K + i_K] * down[t];
             }
         }
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled5[t * C + s] = product4[t * C + s] * between[t * C + s];
+            }
+        }
+        wait_for(by, &by->queue->state, i);
+        gemm(C, V, K, product3, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
         gemm_onto(K, V, C, scaled6, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
+        give_turn(by, &by->queue->state, i);
+        gemm(C, V, K, scaled, K, 1, S, V, 1, summed2, V, 1, WHOLE, 0);
+        gemm(C, V, C, scaled5, C, 1, summed, V, 1, summed2, V, 1, LOWER_A, 1);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
                 o[t * V + i_V] = power * summed2[t * V + i_V];
             }
         }
+        if (x[GATED_DELTANET_FORWARD_0_START_S].data)
+            store_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
         store_tile(&x[GATED_DELTANET_FORWARD_0_OUT_o], n, h, at, o, C, V);
-        S = S_next;
-        S_next = S_even;
+        wait_for(by, &by->queue->done, i);
+        give_turn(by, &by->queue->done, i);
+        if (i + 1 == chunks) {
+            state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+        }
     }
-    state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, S, K * V);
+    if (!chunks) {
+        state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+    }
 }
 
 static int64_t keep_0_room(const gated_deltanet_run *run)
@@ -143,15 +155,24 @@ static int64_t keep_0_room(const gated_deltanet_run *run)
     int64_t room = 0;
     room += 3 * round_up(L);
     room += round_up(levels_room(L, 1));
-    room += 2 * round_up(L * K);
+    room += 3 * round_up(L * K);
     room += 2 * round_up(L * V);
     room += 3 * round_up(L * L);
-    room += round_up(K * V);
     room += round_up(inverse_room(L));
     return room;
 }
 
-static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t keep_0_shared(const gated_deltanet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += ring * round_up(K * V);
+    return room;
+}
+
+static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -171,28 +192,27 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
     real *const scaled3 = scaled;
     real *const summed = take(&w, L * V);
     real *const product3 = take(&w, L * K);
-    real *const scaled4 = product3;
-    real *const S_even = take(&w, K * V);
+    real *const scaled4 = take(&w, L * K);
     real *const scratch = take(&w, inverse_room(L));
+    const int64_t ring = by->ring;
+    real *all = by->shared;
+    real *const S_ring = take(&all, ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     levels_t decay;
     real total;
-    real *S = S_even;
-    S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
-    real *S_next = S_even;
-    for (int64_t c = 0; c < chunks; c++) {
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        if (x[GATED_DELTANET_FORWARD_0_START_S].data)
-            store_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        UNUSED real *S = S_ring + i % ring * round_up(K * V);
+        real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
+        if (i == 0) S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S, K * V);
+        if (i + 1 == chunks) S_next = state_into(&x[GATED_DELTANET_FORWARD_0_ENDED_S], &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_next);
         want_nothing();
-        if (c + 1 < chunks) {
-            want(&x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), 1, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at + L, least(L, run->tokens - at - L), 1, 0);
-        }
-        if (c + 1 == chunks) {
-            S_next = state_into(&x[GATED_DELTANET_FORWARD_0_ENDED_S], &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_next);
+        if (c + by->members < chunks) {
+            want(&x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), 1, 0);
+            want(&x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
+            want(&x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), V, 0);
+            want(&x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), 1, 0);
         }
         load_tile(g, &x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at, C, 1);
         levels(&decay, g, C, 1, 1, 0, decay_room);
@@ -223,7 +243,6 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
             }
         }
         gemm(C, K, C, scaled3, C, 1, k, K, 1, product3, K, 1, LOWER_A, 0);
-        gemm(C, V, K, product3, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
         whole(&total, &decay);
         suffix(down, &decay);
         for (int64_t t = 0; t < C; t++) {
@@ -232,11 +251,21 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
                 scaled4[t * K + i_K] = k[t * K + i_K] * down[t];
             }
         }
+        wait_for(by, &by->queue->state, i);
+        gemm(C, V, K, product3, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
         gemm_onto(K, V, C, scaled4, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
-        S = S_next;
-        S_next = S_even;
+        give_turn(by, &by->queue->state, i);
+        if (x[GATED_DELTANET_FORWARD_0_START_S].data)
+            store_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        wait_for(by, &by->queue->done, i);
+        give_turn(by, &by->queue->done, i);
+        if (i + 1 == chunks) {
+            state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+        }
     }
-    state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, S, K * V);
+    if (!chunks) {
+        state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+    }
 }
 
 static int64_t backward_0_room(const gated_deltanet_run *run)
@@ -245,17 +274,27 @@ static int64_t backward_0_room(const gated_deltanet_run *run)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += 8 * round_up(L * K);
+    room += 9 * round_up(L * K);
     room += 12 * round_up(L);
     room += round_up(levels_room(L, 1));
-    room += 3 * round_up(K * V);
+    room += round_up(K * V);
     room += 5 * round_up(L * V);
-    room += 8 * round_up(L * L);
+    room += 7 * round_up(L * L);
     room += round_up(most(most(most(most(inverse_room(L), suffix_pull_room(L, 1)), whole_pull_room(L, 1)), matrix_pull_room(L, 1)), prefix_pull_room(L, 1)));
     return room;
 }
 
-static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t backward_0_shared(const gated_deltanet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += ring * round_up(K * V);
+    return room;
+}
+
+static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -264,86 +303,86 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const g = take(&w, L);
     real *const decay_room = take(&w, levels_room(L, 1));
     real *const up = take(&w, L);
-    real *const product17 = up;
-    real *const prefix_pull2 = up;
+    real *const dbeta = up;
     real *const S_start = take(&w, K * V);
     real *const k = take(&w, L * K);
+    real *const dk = k;
     real *const v = take(&w, L * V);
+    real *const dv = v;
     real *const beta = take(&w, L);
     real *const dg = beta;
     real *const scaled = take(&w, L * K);
-    real *const dq = scaled;
+    real *const product11 = scaled;
     real *const scaled2 = take(&w, L * K);
-    real *const product16 = scaled2;
-    real *const dk = scaled2;
     real *const product = take(&w, L * L);
     real *const between = take(&w, L * L);
     real *const scaled3 = take(&w, L * K);
-    real *const summed3 = scaled3;
+    real *const product15 = scaled3;
     real *const summed = take(&w, L * V);
     real *const o = summed;
-    real *const product8 = summed;
+    real *const product5 = summed;
     real *const summed2 = summed;
     real *const negated = take(&w, L * L);
     real *const product3 = negated;
     real *const inverted = take(&w, L * L);
-    real *const product12 = inverted;
+    real *const scaled8 = inverted;
     real *const product2 = take(&w, L * V);
     real *const down = take(&w, L);
-    real *const product4 = take(&w, L * K);
-    real *const product5 = take(&w, L);
-    real *const whole_pull2 = product5;
-    real *const suffix_pull2 = take(&w, L);
     real *const scaled5 = take(&w, L * V);
-    real *const dv = scaled5;
-    real *const product7 = take(&w, L * L);
+    real *const product4 = take(&w, L * L);
     real *const scaled4 = take(&w, L * L);
     real *const scaled6 = scaled4;
+    real *const product14 = scaled4;
     real *const summed4 = take(&w, L * K);
     real *const scaled7 = take(&w, L * L);
-    real *const scaled8 = scaled7;
-    real *const product10 = take(&w, L * K);
-    real *const product13 = product10;
-    real *const product11 = take(&w, L * V);
-    real *const product14 = take(&w, L);
-    real *const added = take(&w, L * L);
+    real *const added = scaled7;
+    real *const product7 = take(&w, L * K);
+    real *const summed3 = product7;
+    real *const product8 = take(&w, L * V);
+    real *const product9 = take(&w, L * K);
+    real *const dq = take(&w, L * K);
+    real *const product10 = take(&w, L);
+    real *const product12 = take(&w, L);
+    real *const whole_pull2 = product12;
+    real *const suffix_pull2 = take(&w, L);
+    real *const product16 = take(&w, L);
+    real *const prefix_pull2 = product16;
     real *const matrix_pull2 = take(&w, L);
-    real *const dbeta = take(&w, L);
-    real *const product15 = take(&w, L);
+    real *const product17 = take(&w, L);
     real *const dbeta2 = take(&w, L);
     real *const added2 = take(&w, L);
-    real *const dS_even = take(&w, K * V);
-    real *const dS_odd = take(&w, K * V);
     real *const scratch = take(&w, most(most(most(most(inverse_room(L), suffix_pull_room(L, 1)), whole_pull_room(L, 1)), matrix_pull_room(L, 1)), prefix_pull_room(L, 1)));
+    const int64_t ring = by->ring;
+    real *all = by->shared;
+    real *const dS_ring = take(&all, ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
     real total;
-    real product6;
+    real product13;
     power = f_pow((real)(K), R(-0.5));
-    real *dS = dS_even;
-    dS = state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_even, K * V);
-    real *dS_next = dS == dS_even ? dS_odd : dS_even;
-    for (int64_t c = chunks - 1; c >= 0; c--) {
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = chunks - 1 - i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
+        UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
+        real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
+        if (i == 0) dS = state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS, K * V);
+        if (i + 1 == chunks) dS_next = state_into(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], &x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_next);
         want_nothing();
-        if (c > 0) {
-            want(&x[GATED_DELTANET_BACKWARD_0_IN_q], n, h, at - L, L, K, 0);
-            want(&x[GATED_DELTANET_BACKWARD_0_IN_g], n, h, at - L, L, 1, 0);
-            want(&x[GATED_DELTANET_BACKWARD_0_START_S], n, h, c - 1, 1, K * V, 0);
-            want(&x[GATED_DELTANET_BACKWARD_0_IN_k], n, h, at - L, L, K, 0);
-            want(&x[GATED_DELTANET_BACKWARD_0_IN_v], n, h, at - L, L, V, 0);
-            want(&x[GATED_DELTANET_BACKWARD_0_IN_beta], n, h, at - L, L, 1, 0);
-            want(&x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at - L, L, V, 0);
+        if (c >= by->members) {
+            want(&x[GATED_DELTANET_BACKWARD_0_IN_q], n, h, at - by->members * L, L, K, 0);
+            want(&x[GATED_DELTANET_BACKWARD_0_IN_g], n, h, at - by->members * L, L, 1, 0);
+            want(&x[GATED_DELTANET_BACKWARD_0_START_S], n, h, c - by->members, 1, K * V, 0);
+            want(&x[GATED_DELTANET_BACKWARD_0_IN_k], n, h, at - by->members * L, L, K, 0);
+            want(&x[GATED_DELTANET_BACKWARD_0_IN_v], n, h, at - by->members * L, L, V, 0);
+            want(&x[GATED_DELTANET_BACKWARD_0_IN_beta], n, h, at - by->members * L, L, 1, 0);
+            want(&x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at - by->members * L, L, V, 0);
         }
         want(&x[GATED_DELTANET_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
         want(&x[GATED_DELTANET_BACKWARD_0_DIN_g], n, h, at, C, 1, 1);
         want(&x[GATED_DELTANET_BACKWARD_0_DIN_k], n, h, at, C, K, 1);
         want(&x[GATED_DELTANET_BACKWARD_0_DIN_v], n, h, at, C, V, 1);
         want(&x[GATED_DELTANET_BACKWARD_0_DIN_beta], n, h, at, C, 1, 1);
-        if (c == 0) {
-            dS_next = state_into(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], &x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_next);
-        }
         load_tile(q, &x[GATED_DELTANET_BACKWARD_0_IN_q], n, h, at, C, K);
         load_tile(g, &x[GATED_DELTANET_BACKWARD_0_IN_g], n, h, at, C, 1);
         levels(&decay, g, C, 1, 1, 0, decay_room);
@@ -380,45 +419,24 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
         whole(&total, &decay);
         suffix(down, &decay);
         load_tile(o, &x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at, C, V);
-        gemm(K, C, V, dS, V, 1, product2, 1, V, product4, 1, K, WHOLE, 0);
-        for (int64_t t = 0; t < C; t++) {
-            real sum = R(0);
-            #pragma omp simd reduction(+ : sum)
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                sum += product4[t * K + i_K] * k[t * K + i_K];
-            }
-            product5[t] = sum;
-        }
-        suffix_pull(suffix_pull2, product5, &decay, scratch);
-        {
-            real sum = R(0);
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                #pragma omp simd reduction(+ : sum)
-                for (int64_t i_V = 0; i_V < V; i_V++) {
-                    sum += dS[i_K * V + i_V] * S_start[i_K * V + i_V];
-                }
-            }
-            product6 = sum;
-        }
-        whole_pull(whole_pull2, &product6, &decay, scratch);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
                 scaled5[t * V + i_V] = o[t * V + i_V] * power;
             }
         }
-        gemm(C, C, V, scaled5, V, 1, product2, 1, V, product7, C, 1, WHOLE, 0);
+        gemm(C, C, V, scaled5, V, 1, product2, 1, V, product4, C, 1, WHOLE, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
                 scaled4[t * C + s] = product3[t * C + s] * between[t * C + s];
             }
         }
-        gemm(C, V, C, scaled4, 1, C, scaled5, V, 1, product8, V, 1, UPPER_A, 0);
+        gemm(C, V, C, scaled4, 1, C, scaled5, V, 1, product5, V, 1, UPPER_A, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
-                scaled6[t * C + s] = product7[t * C + s] * between[t * C + s];
+                scaled6[t * C + s] = product4[t * C + s] * between[t * C + s];
             }
         }
         gemm(C, K, C, scaled6, 1, C, q, K, 1, summed4, K, 1, UPPER_A, 0);
@@ -428,29 +446,63 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                 scaled7[t * C + s] = inverted[t * C + s] * down[t];
             }
         }
-        gemm(C, K, C, scaled7, 1, C, k, K, 1, product10, K, 1, UPPER_A, 0);
-        gemm(C, V, C, inverted, 1, C, product8, V, 1, product11, V, 1, UPPER_A, 0);
-        gemm_onto(C, V, K, product10, K, 1, dS, V, 1, summed2, V, 1, WHOLE, product11, NULL, 0, 0);
-        gemm(C, C, V, summed2, V, 1, product2, 1, V, product12, C, 1, LOWER_OUT, 0);
-        gemm(C, K, V, summed2, V, 1, S_start, 1, V, product13, K, 1, WHOLE, 0);
-        gemm_onto(V, K, C, summed2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
+        gemm(C, K, C, scaled7, 1, C, k, K, 1, product7, K, 1, UPPER_A, 0);
+        gemm(C, V, C, inverted, 1, C, product5, V, 1, product8, V, 1, UPPER_A, 0);
+        gemm(C, K, V, scaled5, V, 1, S_start, 1, V, product9, K, 1, WHOLE, 0);
+        gemm_onto(C, K, C, scaled6, C, 1, k, K, 1, dq, K, 1, LOWER_A, product9, up, 1, 0);
         for (int64_t t = 0; t < C; t++) {
             real sum = R(0);
             #pragma omp simd reduction(+ : sum)
             for (int64_t i_K = 0; i_K < K; i_K++) {
-                sum += product13[t * K + i_K] * scaled2[t * K + i_K];
+                sum += product9[t * K + i_K] * q[t * K + i_K];
             }
-            product14[t] = sum;
+            product10[t] = sum;
+        }
+        wait_for(by, &by->queue->state, i);
+        gemm_onto(C, V, K, product7, K, 1, dS, V, 1, summed2, V, 1, WHOLE, product8, NULL, 0, 0);
+        gemm_onto(V, K, C, summed2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
+        gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
+        give_turn(by, &by->queue->state, i);
+        gemm(K, C, V, dS, V, 1, product2, 1, V, product11, 1, K, WHOLE, 0);
+        for (int64_t t = 0; t < C; t++) {
+            real sum = R(0);
+            #pragma omp simd reduction(+ : sum)
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                sum += product11[t * K + i_K] * k[t * K + i_K];
+            }
+            product12[t] = sum;
+        }
+        suffix_pull(suffix_pull2, product12, &decay, scratch);
+        {
+            real sum = R(0);
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    sum += dS[i_K * V + i_V] * S_start[i_K * V + i_V];
+                }
+            }
+            product13 = sum;
+        }
+        whole_pull(whole_pull2, &product13, &decay, scratch);
+        gemm(C, C, V, summed2, V, 1, product2, 1, V, product14, C, 1, LOWER_OUT, 0);
+        gemm(C, K, V, summed2, V, 1, S_start, 1, V, product15, K, 1, WHOLE, 0);
+        for (int64_t t = 0; t < C; t++) {
+            real sum = R(0);
+            #pragma omp simd reduction(+ : sum)
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                sum += product15[t * K + i_K] * scaled2[t * K + i_K];
+            }
+            product16[t] = sum;
         }
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
-                scaled8[t * C + s] = (t > s ? product12[t * C + s] : R(0)) * between[t * C + s];
-                added[t * C + s] = product7[t * C + s] * product3[t * C + s] + (t > s ? product12[t * C + s] : R(0)) * product[t * C + s];
+                scaled8[t * C + s] = (t > s ? product14[t * C + s] : R(0)) * between[t * C + s];
+                added[t * C + s] = product4[t * C + s] * product3[t * C + s] + (t > s ? product14[t * C + s] : R(0)) * product[t * C + s];
             }
         }
         matrix_pull(matrix_pull2, added, &decay, scratch);
-        gemm_onto(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, product13, up, 1, 0);
+        gemm_onto(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, product15, up, 1, 0);
         gemm(C, K, C, scaled8, 1, C, scaled2, K, 1, summed4, K, 1, UPPER_A, 1);
         for (int64_t t = 0; t < C; t++) {
             real sum = R(0);
@@ -466,29 +518,18 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             for (int64_t i_V = 0; i_V < V; i_V++) {
                 sum += summed2[t * V + i_V] * v[t * V + i_V];
             }
-            product15[t] = sum;
-        }
-        gemm(C, K, V, scaled5, V, 1, S_start, 1, V, product16, K, 1, WHOLE, 0);
-        gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
-        gemm_onto(C, K, C, scaled6, C, 1, k, K, 1, dq, K, 1, LOWER_A, product16, up, 1, 0);
-        for (int64_t t = 0; t < C; t++) {
-            real sum = R(0);
-            #pragma omp simd reduction(+ : sum)
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                sum += product16[t * K + i_K] * q[t * K + i_K];
-            }
             product17[t] = sum;
         }
         #pragma omp simd
         for (int64_t t = 0; t < C; t++) {
-            dbeta2[t] = dbeta[t] + product15[t];
-            added2[t] = product14[t] + product17[t];
+            dbeta2[t] = dbeta[t] + product17[t];
+            added2[t] = product16[t] + product10[t];
         }
         prefix_pull(prefix_pull2, added2, &decay, scratch);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
-                dk[t * K + i_K] = product4[t * K + i_K] * down[t] + summed4[t * K + i_K] + -summed3[t * K + i_K] * beta[t];
+                dk[t * K + i_K] = product11[t * K + i_K] * down[t] + summed4[t * K + i_K] + -summed3[t * K + i_K] * beta[t];
             }
         }
         for (int64_t t = 0; t < C; t++) {
@@ -506,10 +547,15 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
         store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
         store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
         store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_beta], n, h, at, dbeta2, C, 1);
-        dS = dS_next;
-        dS_next = dS == dS_even ? dS_odd : dS_even;
+        wait_for(by, &by->queue->done, i);
+        give_turn(by, &by->queue->done, i);
+        if (i + 1 == chunks) {
+            state_end(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, dS_next, K * V);
+        }
     }
-    state_end(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, dS, K * V);
+    if (!chunks) {
+        state_end(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
+    }
 }
 
 static int64_t forward_token_room(const gated_deltanet_run *run)
@@ -524,7 +570,16 @@ static int64_t forward_token_room(const gated_deltanet_run *run)
     return room;
 }
 
-static void forward_token(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t forward_token_shared(const gated_deltanet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    return room;
+}
+
+static void forward_token(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -595,7 +650,16 @@ static int64_t keep_token_room(const gated_deltanet_run *run)
     return room;
 }
 
-static void keep_token(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t keep_token_shared(const gated_deltanet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    return room;
+}
+
+static void keep_token(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -655,7 +719,16 @@ static int64_t backward_token_room(const gated_deltanet_run *run)
     return room;
 }
 
-static void backward_token(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t backward_token_shared(const gated_deltanet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    return room;
+}
+
+static void backward_token(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;

@@ -9,12 +9,21 @@ static int64_t forward_0_room(const gla_run *run)
     room += round_up(L * L);
     room += 2 * round_up(L * V);
     room += round_up(K);
-    room += round_up(K * V);
     room += round_up(meet_room(L, K));
     return room;
 }
 
-static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t forward_0_shared(const gla_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += ring * round_up(K * V);
+    return room;
+}
+
+static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -26,55 +35,63 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
     real *const from_start = take(&w, L * K);
     real *const pairs = take(&w, L * L);
     real *const to_end = take(&w, L * K);
-    real *const summed = take(&w, L * V);
     real *const v = take(&w, L * V);
     real *const o = v;
     real *const total = take(&w, K);
-    real *const S_even = take(&w, K * V);
+    real *const summed = take(&w, L * V);
     real *const scratch = take(&w, meet_room(L, K));
+    const int64_t ring = by->ring;
+    real *all = by->shared;
+    real *const S_ring = take(&all, ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
     power = f_pow((real)(K), R(-0.5));
-    real *S = S_even;
-    S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
-    real *S_next = S_even;
-    for (int64_t c = 0; c < chunks; c++) {
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        if (x[GLA_FORWARD_0_START_S].data)
-            store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        UNUSED real *S = S_ring + i % ring * round_up(K * V);
+        real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
+        if (i == 0) S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S, K * V);
+        if (i + 1 == chunks) S_next = state_into(&x[GLA_FORWARD_0_ENDED_S], &x[GLA_FORWARD_0_BEGUN_S], n, h, S_next);
         want_nothing();
-        if (c + 1 < chunks) {
-            want(&x[GLA_FORWARD_0_IN_q], n, h, at + L, least(L, run->tokens - at - L), K, 0);
-            want(&x[GLA_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), K, 0);
-            want(&x[GLA_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K, 0);
-            want(&x[GLA_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V, 0);
+        if (c + by->members < chunks) {
+            want(&x[GLA_FORWARD_0_IN_q], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
+            want(&x[GLA_FORWARD_0_IN_g], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
+            want(&x[GLA_FORWARD_0_IN_k], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
+            want(&x[GLA_FORWARD_0_IN_v], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), V, 0);
         }
         want(&x[GLA_FORWARD_0_OUT_o], n, h, at, C, V, 1);
-        if (c + 1 == chunks) {
-            S_next = state_into(&x[GLA_FORWARD_0_ENDED_S], &x[GLA_FORWARD_0_BEGUN_S], n, h, S_next);
-        }
         load_tile(q, &x[GLA_FORWARD_0_IN_q], n, h, at, C, K);
         load_tile(g, &x[GLA_FORWARD_0_IN_g], n, h, at, C, K);
         levels(&decay, g, C, K, 1, 0, decay_room);
         load_tile(k, &x[GLA_FORWARD_0_IN_k], n, h, at, C, K);
         meet(pairs, from_start, to_end, q, k, K, &decay, scratch);
-        gemm(C, V, K, from_start, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
         load_tile(v, &x[GLA_FORWARD_0_IN_v], n, h, at, C, V);
-        gemm(C, V, C, pairs, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
         whole(total, &decay);
+        wait_for(by, &by->queue->state, i);
         gemm_onto(K, V, C, to_end, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
+        give_turn(by, &by->queue->state, i);
+        gemm(C, V, K, from_start, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
+        gemm(C, V, C, pairs, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
                 o[t * V + i_V] = power * summed[t * V + i_V];
             }
         }
+        if (x[GLA_FORWARD_0_START_S].data)
+            store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
         store_tile(&x[GLA_FORWARD_0_OUT_o], n, h, at, o, C, V);
-        S = S_next;
-        S_next = S_even;
+        wait_for(by, &by->queue->done, i);
+        give_turn(by, &by->queue->done, i);
+        if (i + 1 == chunks) {
+            state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+        }
     }
-    state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, S, K * V);
+    if (!chunks) {
+        state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+    }
 }
 
 static int64_t keep_0_room(const gla_run *run)
@@ -87,11 +104,20 @@ static int64_t keep_0_room(const gla_run *run)
     room += round_up(levels_room(L, K));
     room += round_up(L * V);
     room += round_up(K);
-    room += round_up(K * V);
     return room;
 }
 
-static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t keep_0_shared(const gla_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += ring * round_up(K * V);
+    return room;
+}
+
+static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -103,24 +129,23 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h
     real *const v = take(&w, L * V);
     real *const total = take(&w, K);
     real *const down = take(&w, L * K);
-    real *const S_even = take(&w, K * V);
+    const int64_t ring = by->ring;
+    real *all = by->shared;
+    real *const S_ring = take(&all, ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     levels_t decay;
-    real *S = S_even;
-    S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
-    real *S_next = S_even;
-    for (int64_t c = 0; c < chunks; c++) {
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        if (x[GLA_FORWARD_0_START_S].data)
-            store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        UNUSED real *S = S_ring + i % ring * round_up(K * V);
+        real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
+        if (i == 0) S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S, K * V);
+        if (i + 1 == chunks) S_next = state_into(&x[GLA_FORWARD_0_ENDED_S], &x[GLA_FORWARD_0_BEGUN_S], n, h, S_next);
         want_nothing();
-        if (c + 1 < chunks) {
-            want(&x[GLA_FORWARD_0_IN_g], n, h, at + L, least(L, run->tokens - at - L), K, 0);
-            want(&x[GLA_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K, 0);
-            want(&x[GLA_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V, 0);
-        }
-        if (c + 1 == chunks) {
-            S_next = state_into(&x[GLA_FORWARD_0_ENDED_S], &x[GLA_FORWARD_0_BEGUN_S], n, h, S_next);
+        if (c + by->members < chunks) {
+            want(&x[GLA_FORWARD_0_IN_g], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
+            want(&x[GLA_FORWARD_0_IN_k], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
+            want(&x[GLA_FORWARD_0_IN_v], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), V, 0);
         }
         load_tile(g, &x[GLA_FORWARD_0_IN_g], n, h, at, C, K);
         levels(&decay, g, C, K, 1, 0, decay_room);
@@ -134,11 +159,20 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h
                 scaled[t * K + i_K] = k[t * K + i_K] * down[t * K + i_K];
             }
         }
+        wait_for(by, &by->queue->state, i);
         gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
-        S = S_next;
-        S_next = S_even;
+        give_turn(by, &by->queue->state, i);
+        if (x[GLA_FORWARD_0_START_S].data)
+            store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        wait_for(by, &by->queue->done, i);
+        give_turn(by, &by->queue->done, i);
+        if (i + 1 == chunks) {
+            state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+        }
     }
-    state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, S, K * V);
+    if (!chunks) {
+        state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+    }
 }
 
 static int64_t backward_0_room(const gla_run *run)
@@ -147,17 +181,27 @@ static int64_t backward_0_room(const gla_run *run)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += 14 * round_up(L * K);
+    room += 13 * round_up(L * K);
     room += round_up(levels_room(L, K));
     room += 2 * round_up(L * L);
-    room += 2 * round_up(K * V);
+    room += round_up(K * V);
     room += 3 * round_up(L * V);
-    room += 2 * round_up(K);
-    room += round_up(most(most(most(most(meet_room(L, K), suffix_pull_room(L, K)), whole_pull_room(L, K)), meet_pull_room(L, K)), prefix_pull_room(L, K)));
+    room += round_up(K);
+    room += round_up(most(most(most(most(meet_room(L, K), meet_pull_room(L, K)), prefix_pull_room(L, K)), suffix_pull_room(L, K)), whole_pull_room(L, K)));
     return room;
 }
 
-static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t backward_0_shared(const gla_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += ring * round_up(K * V);
+    return room;
+}
+
+static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -168,58 +212,59 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     real *const decay_room = take(&w, levels_room(L, K));
     real *const up = take(&w, L * K);
     real *const k = take(&w, L * K);
-    real *const product5 = k;
+    real *const suffix_pull2 = k;
     real *const from_start = take(&w, L * K);
-    real *const dk = from_start;
+    real *const product4 = from_start;
     real *const pairs = take(&w, L * L);
     real *const to_end = take(&w, L * K);
-    real *const dq = to_end;
+    real *const dk = to_end;
     real *const S_start = take(&w, K * V);
     real *const v = take(&w, L * V);
-    real *const product4 = v;
+    real *const dv = v;
     real *const total = take(&w, K);
+    real *const product5 = total;
     real *const down = take(&w, L * K);
-    real *const prefix_pull2 = down;
     real *const o = take(&w, L * V);
-    real *const dv = o;
-    real *const product = take(&w, L * K);
-    real *const scaled = take(&w, L * K);
-    real *const whole_pull2 = scaled;
-    real *const suffix_pull2 = take(&w, L * K);
-    real *const product2 = take(&w, K);
-    real *const scaled2 = take(&w, L * V);
-    real *const product3 = take(&w, L * L);
+    real *const product2 = o;
+    real *const scaled = take(&w, L * V);
+    real *const product = take(&w, L * L);
+    real *const dq = take(&w, L * K);
     real *const part = take(&w, L * K);
     real *const part2 = take(&w, L * K);
-    real *const scaled3 = take(&w, L * K);
+    real *const product3 = take(&w, L * K);
+    real *const prefix_pull2 = product3;
+    real *const scaled2 = take(&w, L * K);
+    real *const scaled3 = scaled2;
+    real *const whole_pull2 = scaled2;
     real *const dq2 = take(&w, L * K);
-    real *const dS_even = take(&w, K * V);
-    real *const scratch = take(&w, most(most(most(most(meet_room(L, K), suffix_pull_room(L, K)), whole_pull_room(L, K)), meet_pull_room(L, K)), prefix_pull_room(L, K)));
+    real *const scratch = take(&w, most(most(most(most(meet_room(L, K), meet_pull_room(L, K)), prefix_pull_room(L, K)), suffix_pull_room(L, K)), whole_pull_room(L, K)));
+    const int64_t ring = by->ring;
+    real *all = by->shared;
+    real *const dS_ring = take(&all, ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
     power = f_pow((real)(K), R(-0.5));
-    real *dS = dS_even;
-    dS = state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS_even, K * V);
-    real *dS_next = dS_even;
-    for (int64_t c = chunks - 1; c >= 0; c--) {
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = chunks - 1 - i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
+        UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
+        real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
+        if (i == 0) dS = state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS, K * V);
+        if (i + 1 == chunks) dS_next = state_into(&x[GLA_BACKWARD_0_DBEGUN_S], &x[GLA_BACKWARD_0_DENDED_S], n, h, dS_next);
         want_nothing();
-        if (c > 0) {
-            want(&x[GLA_BACKWARD_0_IN_q], n, h, at - L, L, K, 0);
-            want(&x[GLA_BACKWARD_0_IN_g], n, h, at - L, L, K, 0);
-            want(&x[GLA_BACKWARD_0_IN_k], n, h, at - L, L, K, 0);
-            want(&x[GLA_BACKWARD_0_START_S], n, h, c - 1, 1, K * V, 0);
-            want(&x[GLA_BACKWARD_0_IN_v], n, h, at - L, L, V, 0);
-            want(&x[GLA_BACKWARD_0_DOUT_o], n, h, at - L, L, V, 0);
+        if (c >= by->members) {
+            want(&x[GLA_BACKWARD_0_IN_q], n, h, at - by->members * L, L, K, 0);
+            want(&x[GLA_BACKWARD_0_IN_g], n, h, at - by->members * L, L, K, 0);
+            want(&x[GLA_BACKWARD_0_IN_k], n, h, at - by->members * L, L, K, 0);
+            want(&x[GLA_BACKWARD_0_START_S], n, h, c - by->members, 1, K * V, 0);
+            want(&x[GLA_BACKWARD_0_IN_v], n, h, at - by->members * L, L, V, 0);
+            want(&x[GLA_BACKWARD_0_DOUT_o], n, h, at - by->members * L, L, V, 0);
         }
         want(&x[GLA_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
         want(&x[GLA_BACKWARD_0_DIN_g], n, h, at, C, K, 1);
         want(&x[GLA_BACKWARD_0_DIN_k], n, h, at, C, K, 1);
         want(&x[GLA_BACKWARD_0_DIN_v], n, h, at, C, V, 1);
-        if (c == 0) {
-            dS_next = state_into(&x[GLA_BACKWARD_0_DBEGUN_S], &x[GLA_BACKWARD_0_DENDED_S], n, h, dS_next);
-        }
         load_tile(q, &x[GLA_BACKWARD_0_IN_q], n, h, at, C, K);
         load_tile(g, &x[GLA_BACKWARD_0_IN_g], n, h, at, C, K);
         levels(&decay, g, C, K, 1, 0, decay_room);
@@ -231,47 +276,49 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
         whole(total, &decay);
         suffix(down, &decay);
         load_tile(o, &x[GLA_BACKWARD_0_DOUT_o], n, h, at, C, V);
-        gemm(K, C, V, dS, V, 1, v, 1, V, product, 1, K, WHOLE, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_V = 0; i_V < V; i_V++) {
+                scaled[t * V + i_V] = o[t * V + i_V] * power;
+            }
+        }
+        gemm(C, C, V, scaled, V, 1, v, 1, V, product, C, 1, WHOLE, 0);
+        gemm(C, V, C, pairs, 1, C, scaled, V, 1, product2, V, 1, UPPER_A, 0);
+        meet_pull(dq, part, part2, product, q, k, K, &decay, scratch);
+        gemm(C, K, V, scaled, V, 1, S_start, 1, V, product3, K, 1, WHOLE, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
-                scaled[t * K + i_K] = product[t * K + i_K] * k[t * K + i_K];
+                scaled2[t * K + i_K] = product3[t * K + i_K] * q[t * K + i_K];
+                dq2[t * K + i_K] = dq[t * K + i_K] + product3[t * K + i_K] * up[t * K + i_K];
             }
         }
-        suffix_pull(suffix_pull2, scaled, &decay, scratch);
+        prefix_pull(prefix_pull2, scaled2, &decay, scratch);
+        wait_for(by, &by->queue->state, i);
+        gemm_onto(V, K, C, scaled, 1, V, from_start, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
+        give_turn(by, &by->queue->state, i);
+        gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t i_K = 0; i_K < K; i_K++) {
+                scaled3[t * K + i_K] = product4[t * K + i_K] * k[t * K + i_K];
+            }
+        }
+        suffix_pull(suffix_pull2, scaled3, &decay, scratch);
         for (int64_t i_K = 0; i_K < K; i_K++) {
             real sum = R(0);
             #pragma omp simd reduction(+ : sum)
             for (int64_t i_V = 0; i_V < V; i_V++) {
                 sum += dS[i_K * V + i_V] * S_start[i_K * V + i_V];
             }
-            product2[i_K] = sum;
+            product5[i_K] = sum;
         }
-        whole_pull(whole_pull2, product2, &decay, scratch);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                scaled2[t * V + i_V] = o[t * V + i_V] * power;
-            }
-        }
-        gemm(C, C, V, scaled2, V, 1, v, 1, V, product3, C, 1, WHOLE, 0);
-        gemm(C, V, C, pairs, 1, C, scaled2, V, 1, product4, V, 1, UPPER_A, 0);
-        gemm_onto(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product4, NULL, 0, 0);
-        meet_pull(dq, part, part2, product3, q, k, K, &decay, scratch);
-        gemm(C, K, V, scaled2, V, 1, S_start, 1, V, product5, K, 1, WHOLE, 0);
-        gemm_onto(V, K, C, scaled2, 1, V, from_start, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
+        whole_pull(whole_pull2, product5, &decay, scratch);
+        gemm_onto(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product2, NULL, 0, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
-                dk[t * K + i_K] = product[t * K + i_K] * down[t * K + i_K] + part[t * K + i_K];
-                scaled3[t * K + i_K] = product5[t * K + i_K] * q[t * K + i_K];
-                dq2[t * K + i_K] = dq[t * K + i_K] + product5[t * K + i_K] * up[t * K + i_K];
-            }
-        }
-        prefix_pull(prefix_pull2, scaled3, &decay, scratch);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
+                dk[t * K + i_K] = product4[t * K + i_K] * down[t * K + i_K] + part[t * K + i_K];
                 dg[t * K + i_K] = suffix_pull2[t * K + i_K] + whole_pull2[t * K + i_K] + part2[t * K + i_K] + prefix_pull2[t * K + i_K];
             }
         }
@@ -279,10 +326,15 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
         store_tile(&x[GLA_BACKWARD_0_DIN_g], n, h, at, dg, C, K);
         store_tile(&x[GLA_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
         store_tile(&x[GLA_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
-        dS = dS_next;
-        dS_next = dS_even;
+        wait_for(by, &by->queue->done, i);
+        give_turn(by, &by->queue->done, i);
+        if (i + 1 == chunks) {
+            state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, dS_next, K * V);
+        }
     }
-    state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, dS, K * V);
+    if (!chunks) {
+        state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
+    }
 }
 
 static int64_t forward_token_room(const gla_run *run)
@@ -297,7 +349,16 @@ static int64_t forward_token_room(const gla_run *run)
     return room;
 }
 
-static void forward_token(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t forward_token_shared(const gla_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    return room;
+}
+
+static void forward_token(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -362,7 +423,16 @@ static int64_t keep_token_room(const gla_run *run)
     return room;
 }
 
-static void keep_token(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t keep_token_shared(const gla_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    return room;
+}
+
+static void keep_token(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -416,7 +486,16 @@ static int64_t backward_token_room(const gla_run *run)
     return room;
 }
 
-static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t backward_token_shared(const gla_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    return room;
+}
+
+static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;

@@ -7,13 +7,22 @@ static int64_t forward_0_room(const retnet_run *run)
     room += 3 * round_up(L);
     room += round_up(levels_room(L, 1));
     room += 3 * round_up(L * L);
-    room += 2 * round_up(L * K);
+    room += 4 * round_up(L * K);
     room += 2 * round_up(L * V);
-    room += round_up(K * V);
     return room;
 }
 
-static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t forward_0_shared(const retnet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += ring * round_up(K * V);
+    return room;
+}
+
+static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -24,15 +33,17 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     real *const between = take(&w, L * L);
     real *const down = take(&w, L);
     real *const q = take(&w, L * K);
-    real *const scaled3 = q;
-    real *const scaled = take(&w, L * K);
-    real *const k = scaled;
-    real *const summed = take(&w, L * V);
+    real *const k = take(&w, L * K);
     real *const v = take(&w, L * V);
     real *const o = v;
-    real *const product2 = take(&w, L * L);
+    real *const product = take(&w, L * L);
+    real *const scaled = take(&w, L * K);
+    real *const scaled3 = take(&w, L * K);
     real *const scaled2 = take(&w, L * L);
-    real *const S_even = take(&w, K * V);
+    real *const summed = take(&w, L * V);
+    const int64_t ring = by->ring;
+    real *all = by->shared;
+    real *const S_ring = take(&all, ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real head;
     real difference;
@@ -48,24 +59,21 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     gamma = R(1) - power;
     log = f_log(gamma);
     power2 = f_pow((real)(K), R(-0.5));
-    real *S = S_even;
-    S = state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
-    real *S_next = S_even;
     int64_t known = -1;
-    for (int64_t c = 0; c < chunks; c++) {
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        if (x[RETNET_FORWARD_0_START_S].data)
-            store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        UNUSED real *S = S_ring + i % ring * round_up(K * V);
+        real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
+        if (i == 0) S = state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S, K * V);
+        if (i + 1 == chunks) S_next = state_into(&x[RETNET_FORWARD_0_ENDED_S], &x[RETNET_FORWARD_0_BEGUN_S], n, h, S_next);
         want_nothing();
-        if (c + 1 < chunks) {
-            want(&x[RETNET_FORWARD_0_IN_q], n, h, at + L, least(L, run->tokens - at - L), K, 0);
-            want(&x[RETNET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K, 0);
-            want(&x[RETNET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V, 0);
+        if (c + by->members < chunks) {
+            want(&x[RETNET_FORWARD_0_IN_q], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
+            want(&x[RETNET_FORWARD_0_IN_k], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
+            want(&x[RETNET_FORWARD_0_IN_v], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), V, 0);
         }
         want(&x[RETNET_FORWARD_0_OUT_o], n, h, at, C, V, 1);
-        if (c + 1 == chunks) {
-            S_next = state_into(&x[RETNET_FORWARD_0_ENDED_S], &x[RETNET_FORWARD_0_BEGUN_S], n, h, S_next);
-        }
         if (C != known) {
             #pragma omp simd
             for (int64_t t = 0; t < C; t++) {
@@ -79,41 +87,45 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
             known = C;
         }
         load_tile(q, &x[RETNET_FORWARD_0_IN_q], n, h, at, C, K);
+        load_tile(k, &x[RETNET_FORWARD_0_IN_k], n, h, at, C, K);
+        load_tile(v, &x[RETNET_FORWARD_0_IN_v], n, h, at, C, V);
+        gemm(C, C, K, q, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 scaled[t * K + i_K] = q[t * K + i_K] * up[t];
-            }
-        }
-        gemm(C, V, K, scaled, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
-        load_tile(k, &x[RETNET_FORWARD_0_IN_k], n, h, at, C, K);
-        load_tile(v, &x[RETNET_FORWARD_0_IN_v], n, h, at, C, V);
-        gemm(C, C, K, q, K, 1, k, 1, K, product2, C, 1, WHOLE, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled2[t * C + s] = product2[t * C + s] * between[t * C + s];
-            }
-        }
-        gemm(C, V, C, scaled2, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
                 scaled3[t * K + i_K] = k[t * K + i_K] * down[t];
             }
         }
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled2[t * C + s] = product[t * C + s] * between[t * C + s];
+            }
+        }
+        wait_for(by, &by->queue->state, i);
         gemm_onto(K, V, C, scaled3, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
+        give_turn(by, &by->queue->state, i);
+        gemm(C, V, K, scaled, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
+        gemm(C, V, C, scaled2, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
                 o[t * V + i_V] = power2 * summed[t * V + i_V];
             }
         }
+        if (x[RETNET_FORWARD_0_START_S].data)
+            store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
         store_tile(&x[RETNET_FORWARD_0_OUT_o], n, h, at, o, C, V);
-        S = S_next;
-        S_next = S_even;
+        wait_for(by, &by->queue->done, i);
+        give_turn(by, &by->queue->done, i);
+        if (i + 1 == chunks) {
+            state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+        }
     }
-    state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, S, K * V);
+    if (!chunks) {
+        state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+    }
 }
 
 static int64_t keep_0_room(const retnet_run *run)
@@ -126,11 +138,20 @@ static int64_t keep_0_room(const retnet_run *run)
     room += round_up(levels_room(L, 1));
     room += 2 * round_up(L * K);
     room += round_up(L * V);
-    room += round_up(K * V);
     return room;
 }
 
-static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t keep_0_shared(const retnet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += ring * round_up(K * V);
+    return room;
+}
+
+static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -141,7 +162,9 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
     real *const k = take(&w, L * K);
     real *const v = take(&w, L * V);
     real *const scaled = take(&w, L * K);
-    real *const S_even = take(&w, K * V);
+    const int64_t ring = by->ring;
+    real *all = by->shared;
+    real *const S_ring = take(&all, ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real head;
     real difference;
@@ -155,21 +178,18 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
     power = f_pow(R(2), difference);
     gamma = R(1) - power;
     log = f_log(gamma);
-    real *S = S_even;
-    S = state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_even, K * V);
-    real *S_next = S_even;
     int64_t known = -1;
-    for (int64_t c = 0; c < chunks; c++) {
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        if (x[RETNET_FORWARD_0_START_S].data)
-            store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        UNUSED real *S = S_ring + i % ring * round_up(K * V);
+        real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
+        if (i == 0) S = state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S, K * V);
+        if (i + 1 == chunks) S_next = state_into(&x[RETNET_FORWARD_0_ENDED_S], &x[RETNET_FORWARD_0_BEGUN_S], n, h, S_next);
         want_nothing();
-        if (c + 1 < chunks) {
-            want(&x[RETNET_FORWARD_0_IN_k], n, h, at + L, least(L, run->tokens - at - L), K, 0);
-            want(&x[RETNET_FORWARD_0_IN_v], n, h, at + L, least(L, run->tokens - at - L), V, 0);
-        }
-        if (c + 1 == chunks) {
-            S_next = state_into(&x[RETNET_FORWARD_0_ENDED_S], &x[RETNET_FORWARD_0_BEGUN_S], n, h, S_next);
+        if (c + by->members < chunks) {
+            want(&x[RETNET_FORWARD_0_IN_k], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
+            want(&x[RETNET_FORWARD_0_IN_v], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), V, 0);
         }
         if (C != known) {
             #pragma omp simd
@@ -189,11 +209,20 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
                 scaled[t * K + i_K] = k[t * K + i_K] * down[t];
             }
         }
+        wait_for(by, &by->queue->state, i);
         gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
-        S = S_next;
-        S_next = S_even;
+        give_turn(by, &by->queue->state, i);
+        if (x[RETNET_FORWARD_0_START_S].data)
+            store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+        wait_for(by, &by->queue->done, i);
+        give_turn(by, &by->queue->done, i);
+        if (i + 1 == chunks) {
+            state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+        }
     }
-    state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, S, K * V);
+    if (!chunks) {
+        state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+    }
 }
 
 static int64_t backward_0_room(const retnet_run *run)
@@ -205,13 +234,23 @@ static int64_t backward_0_room(const retnet_run *run)
     room += 3 * round_up(L);
     room += round_up(levels_room(L, 1));
     room += 4 * round_up(L * L);
-    room += 5 * round_up(L * K);
-    room += 2 * round_up(K * V);
+    room += 6 * round_up(L * K);
+    room += round_up(K * V);
     room += 3 * round_up(L * V);
     return room;
 }
 
-static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t backward_0_shared(const retnet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += ring * round_up(K * V);
+    return room;
+}
+
+static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -222,25 +261,27 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     real *const between = take(&w, L * L);
     real *const down = take(&w, L);
     real *const q = take(&w, L * K);
-    real *const product6 = q;
     real *const S_start = take(&w, K * V);
     real *const k = take(&w, L * K);
-    real *const dk = k;
     real *const v = take(&w, L * V);
-    real *const product4 = v;
+    real *const dv = v;
     real *const product = take(&w, L * L);
     real *const o = take(&w, L * V);
-    real *const dv = o;
-    real *const product2 = take(&w, L * K);
+    real *const product3 = o;
     real *const scaled4 = take(&w, L * V);
-    real *const product3 = take(&w, L * L);
+    real *const product2 = take(&w, L * L);
     real *const scaled2 = take(&w, L * L);
     real *const scaled5 = scaled2;
-    real *const scaled = take(&w, L * K);
-    real *const dq = scaled;
+    real *const product4 = take(&w, L * K);
+    real *const product5 = take(&w, L * K);
+    real *const scaled = product5;
+    real *const product6 = product5;
+    real *const dq = take(&w, L * K);
     real *const scaled3 = take(&w, L * K);
-    real *const product5 = scaled3;
-    real *const dS_even = take(&w, K * V);
+    real *const dk = scaled3;
+    const int64_t ring = by->ring;
+    real *all = by->shared;
+    real *const dS_ring = take(&all, ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real head;
     real difference;
@@ -256,26 +297,25 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     gamma = R(1) - power;
     log = f_log(gamma);
     power2 = f_pow((real)(K), R(-0.5));
-    real *dS = dS_even;
-    dS = state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_even, K * V);
-    real *dS_next = dS_even;
     int64_t known = -1;
-    for (int64_t c = chunks - 1; c >= 0; c--) {
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = chunks - 1 - i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
+        UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
+        real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
+        if (i == 0) dS = state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS, K * V);
+        if (i + 1 == chunks) dS_next = state_into(&x[RETNET_BACKWARD_0_DBEGUN_S], &x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_next);
         want_nothing();
-        if (c > 0) {
-            want(&x[RETNET_BACKWARD_0_IN_q], n, h, at - L, L, K, 0);
-            want(&x[RETNET_BACKWARD_0_START_S], n, h, c - 1, 1, K * V, 0);
-            want(&x[RETNET_BACKWARD_0_IN_k], n, h, at - L, L, K, 0);
-            want(&x[RETNET_BACKWARD_0_IN_v], n, h, at - L, L, V, 0);
-            want(&x[RETNET_BACKWARD_0_DOUT_o], n, h, at - L, L, V, 0);
+        if (c >= by->members) {
+            want(&x[RETNET_BACKWARD_0_IN_q], n, h, at - by->members * L, L, K, 0);
+            want(&x[RETNET_BACKWARD_0_START_S], n, h, c - by->members, 1, K * V, 0);
+            want(&x[RETNET_BACKWARD_0_IN_k], n, h, at - by->members * L, L, K, 0);
+            want(&x[RETNET_BACKWARD_0_IN_v], n, h, at - by->members * L, L, V, 0);
+            want(&x[RETNET_BACKWARD_0_DOUT_o], n, h, at - by->members * L, L, V, 0);
         }
         want(&x[RETNET_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
         want(&x[RETNET_BACKWARD_0_DIN_k], n, h, at, C, K, 1);
         want(&x[RETNET_BACKWARD_0_DIN_v], n, h, at, C, V, 1);
-        if (c == 0) {
-            dS_next = state_into(&x[RETNET_BACKWARD_0_DBEGUN_S], &x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_next);
-        }
         if (C != known) {
             #pragma omp simd
             for (int64_t t = 0; t < C; t++) {
@@ -294,21 +334,29 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
         load_tile(v, &x[RETNET_BACKWARD_0_IN_v], n, h, at, C, V);
         gemm(C, C, K, q, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
         load_tile(o, &x[RETNET_BACKWARD_0_DOUT_o], n, h, at, C, V);
-        gemm(K, C, V, dS, V, 1, v, 1, V, product2, 1, K, WHOLE, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
                 scaled4[t * V + i_V] = o[t * V + i_V] * power2;
             }
         }
-        gemm(C, C, V, scaled4, V, 1, v, 1, V, product3, C, 1, WHOLE, 0);
+        gemm(C, C, V, scaled4, V, 1, v, 1, V, product2, C, 1, WHOLE, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
                 scaled2[t * C + s] = product[t * C + s] * between[t * C + s];
             }
         }
-        gemm(C, V, C, scaled2, 1, C, scaled4, V, 1, product4, V, 1, UPPER_A, 0);
+        gemm(C, V, C, scaled2, 1, C, scaled4, V, 1, product3, V, 1, UPPER_A, 0);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled5[t * C + s] = product2[t * C + s] * between[t * C + s];
+            }
+        }
+        gemm(C, K, C, scaled5, 1, C, q, K, 1, product4, K, 1, UPPER_A, 0);
+        gemm(C, K, V, scaled4, V, 1, S_start, 1, V, product5, K, 1, WHOLE, 0);
+        gemm_onto(C, K, C, scaled5, C, 1, k, K, 1, dq, K, 1, LOWER_A, product5, up, 1, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -316,30 +364,29 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
                 scaled3[t * K + i_K] = k[t * K + i_K] * down[t];
             }
         }
-        gemm_onto(V, C, K, dS, 1, V, scaled3, 1, K, dv, 1, V, WHOLE, product4, NULL, 0, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled5[t * C + s] = product3[t * C + s] * between[t * C + s];
-            }
-        }
-        gemm(C, K, C, scaled5, 1, C, q, K, 1, product5, K, 1, UPPER_A, 0);
-        gemm(C, K, V, scaled4, V, 1, S_start, 1, V, product6, K, 1, WHOLE, 0);
+        wait_for(by, &by->queue->state, i);
         gemm_onto(V, K, C, scaled4, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
-        gemm_onto(C, K, C, scaled5, C, 1, k, K, 1, dq, K, 1, LOWER_A, product6, up, 1, 0);
+        give_turn(by, &by->queue->state, i);
+        gemm(K, C, V, dS, V, 1, v, 1, V, product6, 1, K, WHOLE, 0);
+        gemm_onto(V, C, K, dS, 1, V, scaled3, 1, K, dv, 1, V, WHOLE, product3, NULL, 0, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
-                dk[t * K + i_K] = product2[t * K + i_K] * down[t] + product5[t * K + i_K];
+                dk[t * K + i_K] = product6[t * K + i_K] * down[t] + product4[t * K + i_K];
             }
         }
         store_tile(&x[RETNET_BACKWARD_0_DIN_q], n, h, at, dq, C, K);
         store_tile(&x[RETNET_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
         store_tile(&x[RETNET_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
-        dS = dS_next;
-        dS_next = dS_even;
+        wait_for(by, &by->queue->done, i);
+        give_turn(by, &by->queue->done, i);
+        if (i + 1 == chunks) {
+            state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, dS_next, K * V);
+        }
     }
-    state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, dS, K * V);
+    if (!chunks) {
+        state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
+    }
 }
 
 static int64_t forward_token_room(const retnet_run *run)
@@ -354,7 +401,16 @@ static int64_t forward_token_room(const retnet_run *run)
     return room;
 }
 
-static void forward_token(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t forward_token_shared(const retnet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    return room;
+}
+
+static void forward_token(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -420,7 +476,16 @@ static int64_t keep_token_room(const retnet_run *run)
     return room;
 }
 
-static void keep_token(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t keep_token_shared(const retnet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    return room;
+}
+
+static void keep_token(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -475,7 +540,16 @@ static int64_t backward_token_room(const retnet_run *run)
     return room;
 }
 
-static void backward_token(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w)
+static int64_t backward_token_shared(const retnet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = 1;
+    int64_t room = 0;
+    return room;
+}
+
+static void backward_token(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
