@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lacc import driver
-from lacc.bench.case import Arrays, Case, Data, Truth, Unfit, by_name
+from lacc.bench.case import Arrays, Case, Data, Truth, Unfit, by_name, grows
 from lacc.diagnostics import LaccError, suggest
 
 
@@ -68,7 +68,8 @@ def _target(name: str) -> Callable[[Case, Data], Bound]:
             return Bound(lambda: kernel.vjp(**arguments, cotangent=cotangent), _gradients)
         if case.by_token:
             state = type(given.state)(*(np.array(x) for x in given.state))
-            return Bound(lambda: kernel.step(**arguments, state=state), _outputs(case))
+            into = {} if grows(case.spec) else {"out": type(state)(*(np.array(x) for x in state))}
+            return Bound(lambda: kernel.step(**arguments, state=state, **into), _outputs(case))
         return Bound(lambda: kernel(**arguments), _outputs(case))
 
     return bind
