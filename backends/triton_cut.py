@@ -71,8 +71,12 @@ def finished(part: Part, load: Workload, whole: bool = False) -> Finished:
     met = meet_once(part.program, carried)
     if part.kind != "chunk":
         program = fill_padding(bare_operands(met))
-        split = "" if whole else next(iter(free_axes(program)), "")
-        return Finished(scheduled(program, split, part.kind), split, "", part.kind)
+        axes = () if whole else free_axes(program)
+        ways = [
+            Finished(scheduled(program, axis, part.kind), axis, "", part.kind)
+            for axis in axes or ("",)
+        ]
+        return min(ways, key=lambda w: (max(1.0, tightness(w.fit, load)), total([w.fit], load)))
     ways = [Finished(_ready(met), "", "", "chunk")]
     plain = _ready(part.program)
     ways += [Finished(plain, "", axis, "chunk") for axis in round_axes(plain)]
