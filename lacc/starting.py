@@ -47,6 +47,11 @@ def example(name: str) -> str:
     return (files("lacc.examples") / f"{name}.la").read_text(encoding="utf-8")
 
 
+def baselines() -> list[str]:
+    """The examples that a spec is measured against unless others are asked for."""
+    return (files("lacc.examples") / "baselines.txt").read_text(encoding="utf-8").split()
+
+
 def started(name: str, begin: str | None = None) -> str:
     """The spec ``name``: a template with comments, or the text ``begin`` of an example under that
     name, its bases merged in, its expectations left out. Raises LaccError where the name is none of

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from conftest import ROOT
 
-from lacc import driver
+from lacc import driver, targets
 from lacc.backends.c_host import Emitted, first_line, native_entry, public_name, python_text
 from lacc.backends.to_c import to_c
 from lacc.plan.choose import choose
@@ -18,7 +18,7 @@ def leaky() -> tuple[Spec, Emitted]:
     """The spec and the files."""
     spec = driver.load(SOURCES / "leaky.la")
     derived = driver.analyse(spec)
-    _, seen = driver._offered(spec, "c", derived, None)
+    _, seen = targets.offered(spec, "c", derived, None)
     takes = {"inputs": ["x"], "fixed": ["w"], "states": ["S"], "outputs": ["o"]}
     passes = [native_entry("0", **takes)]
     python = python_text(derived, choose(derived), seen, passes, native_entry("token", **takes))
@@ -30,4 +30,4 @@ def emitted() -> Emitted:
     """The files with emitted C."""
     spec = leaky()[0]
     derived = driver.analyse(spec)
-    return to_c(derived, choose(derived), driver._offered(spec, "c", derived, None)[1])
+    return to_c(derived, choose(derived), targets.offered(spec, "c", derived, None)[1])

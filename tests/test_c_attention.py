@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacc import driver
+from lacc import driver, targets
 from lacc.backends.to_c import to_c
 from lacc.plan.choose import choose
 from lacc.runtime import building, native
@@ -51,7 +51,7 @@ def emitted(text: str) -> Any:
     """The spec, what its core takes, and its files."""
     spec = driver.load(text)
     derived = driver.analyse(spec)
-    refused, seen = driver._offered(spec, "c", derived, None)
+    refused, seen = targets.offered(spec, "c", derived, None)
     return spec, seen, refused, to_c(derived, choose(derived, dtype="float32"), seen)
 
 
@@ -208,5 +208,5 @@ def test_specs_that_attend(name: str) -> None:
     offered = functions(files.name, files.files)
     kernel = Kernel(spec, "c", seen, offered, missing=refused, verify=lambda: None)
     checks = {name: CHECKS[name] for name in ("initial state", "split")}
-    report = verify(driver._reference(spec), [kernel], checks=checks)
+    report = verify(targets.reference_of(spec), [kernel], checks=checks)
     assert report.passed, str(report)

@@ -18,7 +18,6 @@ from lacc.cli.words import spec_files
 if TYPE_CHECKING:
     from lacc.lab.trials import Contestant, Settings
 
-BASELINES = "softmax_attention,gla,gated_deltanet"
 QUICK = 40
 
 
@@ -29,8 +28,13 @@ def lab(
         typer.Argument(metavar="SPEC...", help="One or more .la files.", autocompletion=spec_files),
     ],
     against: Annotated[
-        str, typer.Option("--against", help="Names of examples to compare with; '' for none.")
-    ] = BASELINES,
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="NAME,...",
+            help="Examples to compare with, '' for none; examples/baselines.txt if absent.",
+        ),
+    ] = None,
     tasks: Annotated[
         str | None, typer.Option("--tasks", help="Some of recall,copying,parity,S3,text.")
     ] = None,
@@ -117,7 +121,7 @@ def _settings(tasks: str | None, steps: int, seeds: int, width: int) -> Settings
 
 
 def _contestants(
-    specs: list[Path], define: list[str] | None, against: str
+    specs: list[Path], define: list[str] | None, against: str | None
 ) -> tuple[Contestant, ...]:
     """The given specs, then the baselines that are not among them."""
     from lacc import starting
@@ -130,7 +134,8 @@ def _contestants(
         if spec.ascii in found:
             raise typer.BadParameter(f"two specs are called {spec.name}")
         found[spec.ascii] = Contestant(spec.ascii, spec.text, spec.overrides)
-    for name in filter(None, against.split(",")):
+    names = starting.baselines() if against is None else filter(None, against.split(","))
+    for name in names:
         if name not in starting.examples():
             hint = suggest(name, starting.examples()) or "see examples/README.md"
             raise typer.BadParameter(f"--against: no example is called {name!r}; {hint}")
