@@ -71,7 +71,10 @@ DOORS = {
     "networkx": {"lacc/ir/graph.py"},
     "jinja2": {"backends/base.py"},
     "typer": {f"lacc/cli/{path.name}" for path in (ROOT / "lacc/cli").glob("*.py")},
-    "torch": PASTED | APART | {"lacc/layers/module.py", "lacc/compat/fla.py", "lacc/lab/model.py"},
+    "torch": PASTED
+    | APART
+    | {"lacc/layers/module.py", "lacc/lab/model.py"}
+    | {f"lacc/compat/{name}.py" for name in ("fla", "scans", "transformers")},
     "triton": PASTED | APART,
 }
 """The files that may import a heavy package when they are imported."""

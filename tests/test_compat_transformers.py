@@ -1,0 +1,228 @@
+"""`lacc.compat.transformers`: small models of random weights, on their own functions and on kernels
+of lacc: logits, gradients, generation with a cache, padding on the left."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lacc.runtime.compiled import missing
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed (the extra `hf` has it)"
+)
+
+from lacc.compat import scans  # noqa: E402
+from lacc.compat.fla import kernel  # noqa: E402
+from lacc.compat.rebinding import rebuilt  # noqa: E402
+from lacc.compat.transformers import FUNCTIONS, restore, use  # noqa: E402
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+SMALL = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2}
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+ATTENTION = {
+    "intermediate_size": 48,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+DELTA = {
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 12,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+SSD = {"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 2, "chunk_size": 16}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_next": (
+        "Qwen3Next",
+        {**ATTENTION, **DELTA, **EXPERTS, "shared_expert_intermediate_size": 16},
+    ),
+    "mamba2": ("Mamba2", SSD),
+    "mamba": ("Mamba", {"state_size": 8}),
+    "falcon_mamba": ("FalconMamba", {"state_size": 8}),
+    "recurrent_gemma": (
+        "RecurrentGemma",
+        {**ATTENTION, "lru_width": 32, "block_types": ["recurrent", "attention"]},
+    ),
+    "minimax": (
+        "MiniMax",
+        {
+            **ATTENTION,
+            "num_local_experts": 2,
+            "block_size": 8,
+            "layer_types": ["linear_attention", "full_attention"],
+        },
+    ),
+    "rwkv": ("Rwkv", {"context_length": 64, "attention_hidden_size": 32}),
+    "kimi_linear": (
+        "KimiLinear",
+        {
+            **ATTENTION,
+            "num_key_value_heads": 2,
+            "head_dim": None,
+            "linear_num_heads": 2,
+            "linear_head_dim": 16,
+            "moe_intermediate_size": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 16,
+            "layer_types": ["linear_attention", "full_attention"],
+        },
+    ),
+    "olmo_hybrid": ("OlmoHybrid", {**ATTENTION, **DELTA}),
+    "qwen3_5": ("Qwen3_5", {**ATTENTION, **DELTA}),
+}
+QUICK = ("qwen3_next", "mamba2")
+PADDED = [name for name in FAMILIES if name != "rwkv"]  # which looks at no mask
+
+
+def marked(names: Any) -> list[Any]:
+    return [pytest.param(n, marks=() if n in QUICK else (pytest.mark.full,)) for n in names]
+
+
+@pytest.fixture(autouse=True)
+def pytorch_functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Functions of transformers in PyTorch, where other packages would take their place."""
+    for name in FAMILIES:
+        module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+        for word in FUNCTIONS:
+            function = getattr(module, word, None)
+            if function is not None:
+                monkeypatch.setattr(module, word, inspect.unwrap(function))
+    yield
+
+
+def in_doubles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions of a family in PyTorch, with float64 where they say float32."""
+    doubles = types.SimpleNamespace(**vars(torch) | {"float32": torch.float64})
+    module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+    for word in FUNCTIONS:
+        if hasattr(module, word):
+            function = inspect.unwrap(getattr(module, word))
+            monkeypatch.setattr(module, word, rebuilt(function, {"torch": doubles}))
+
+
+def small(name: str) -> Any:
+    stem, options = FAMILIES[name]
+    torch.manual_seed(0)
+    known = {"rwkv": ("RwkvConfig", "RwkvForCausalLM"), "qwen3_5": ("Qwen3_5TextConfig", None)}
+    configuration, model = known.get(name, (f"{stem}Config", None))
+    config = getattr(transformers, configuration)(**SMALL, **TOKENS, **options)
+    config._experts_implementation = "eager"  # the other one has no float64
+    made = getattr(transformers, model or f"{stem}ForCausalLM")(config).eval()
+    for p in made.parameters():  # biases and gates away from where they start
+        p.data += 0.05 * torch.randn(p.shape)
+    return made
+
+
+def apart(x: Any, y: Any) -> float:
+    return float((x - y).abs().max() / y.abs().max())
+
+
+def run(model: Any, ids: Any, **options: Any) -> tuple[Any, list[Any]]:
+    model.zero_grad()
+    logits = model(input_ids=ids, **options).logits
+    logits.square().mean().backward()
+    return logits.detach(), [p.grad for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("name", marked(FAMILIES))
+@pytest.mark.parametrize("training", [False, True])
+def test_logits_and_gradients(name: str, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = small(name), torch.randint(3, 64, (2, 37))
+    model.train(training)
+    expected, slopes = run(model, ids, use_cache=False)
+    asked: list[str] = []
+    monkeypatch.setattr(scans, "kernel", lambda spec: asked.append(spec) or kernel(spec))
+    with use(model) as report:
+        found, ours = run(model, ids, use_cache=False)
+    assert {x.spec for x in report.replaced} == set(asked)
+    assert apart(found, expected) < 1e-5
+    assert len(ours) == len(slopes)
+    if max(map(apart, ours, slopes)) > 1e-5:  # whose error is it?
+        monkeypatch.undo()
+        in_doubles(name, monkeypatch)
+        _, exact = run(small(name).train(training).double(), ids, use_cache=False)
+        for x, y, z in zip(ours, slopes, exact):
+            assert apart(x, y) < 1e-5 or apart(x, z) < 1e-5 < apart(y, z)
+
+
+@pytest.mark.parametrize("name", marked(FAMILIES))
+def test_generation_with_a_cache(name: str) -> None:
+    model, ids = small(name), torch.randint(3, 64, (2, 21))
+    asked = {
+        "max_new_tokens": 6,
+        "do_sample": False,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+    }
+    expected = model.generate(ids, **asked)
+    with use(model):
+        found = model.generate(ids, **asked)
+    assert torch.equal(found.sequences, expected.sequences)
+    for x, y in zip(found.logits, expected.logits):
+        assert apart(x, y) < 1e-5
+
+
+@pytest.mark.parametrize("name", marked(PADDED))
+def test_padding_on_the_left(name: str) -> None:
+    model, ids = small(name), torch.randint(3, 64, (2, 21))
+    mask = torch.ones_like(ids)
+    mask[1, :8] = 0
+    other = torch.where(mask.bool(), ids, 5)
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        with use(model):
+            found = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+            leaked = model(input_ids=other, attention_mask=mask, use_cache=False).logits
+    assert apart(found[mask.bool()], expected[mask.bool()]) < 1e-5
+    if name != "recurrent_gemma":  # where padding reaches the convolution
+        assert apart(leaked[mask.bool()], found[mask.bool()]) < 1e-6
+
+
+def test_what_it_says() -> None:
+    model = small("mamba2")
+    report = use(model)
+    text = str(report)
+    assert "mamba2_chunk_scan -> ssd.la (2 modules)" in text
+    assert "causal_conv1d_fn: a short convolution has no recurrence (2 modules)" in text
+    with pytest.raises(ValueError, match="forward is replaced on the module already"):
+        use(model)
+    twin = copy.deepcopy(model)
+    assert vars(twin.backbone.layers[0].mixer)["forward"].__self__ is twin.backbone.layers[0].mixer
+    restore(model)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_what_is_not_known() -> None:
+    with pytest.raises(ValueError, match="nothing in Linear is known here"):
+        use(torch.nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module, got str"):
+        use("gpt2")  # type: ignore[arg-type]
+
+
+def test_a_decorated_function_is_rebuilt() -> None:
+    def decorated(function: Any) -> Any:
+        def wrapper(x: int) -> int:
+            return 10 * function(x)
+
+        return wrapper
+
+    scope: dict[str, Any] = {"decorated": decorated, "inner": lambda x: x + 1}
+    exec("@decorated\ndef outer(x):\n    return [inner(y) for y in (x,)][0]", scope)
+    assert rebuilt(scope["outer"], {"inner": lambda x: x + 2})(1) == 30
+    assert scope["outer"](1) == 20
