@@ -107,6 +107,11 @@ class CKernel(ABC):
     chunks = "1"
     """How many steps of it several threads may share."""
 
+    @property
+    def weight(self) -> int:
+        """How many times longer than a chunk it is at a real of its workspace, by token."""
+        return 1
+
     def __init__(
         self,
         name: str,

@@ -14,6 +14,11 @@ class TokenKernel(CKernel):
 
     rows = longest = "1"
 
+    @property
+    def weight(self) -> int:
+        """Forward it takes all of its workspace with each token; on the way back, little of it."""
+        return 1 if self.backward else 4
+
     def pieces(self) -> list[Piece]:
         """The pieces of the workspace, with those of states, which take turns, and of sums."""
         found = [*self.body.pieces]

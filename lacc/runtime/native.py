@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,25 @@ class Described(ctypes.Structure):
         ("head", ctypes.c_int64),
         ("dtype", ctypes.c_int32),
     )
+
+
+REST = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}
+"""What has threads of GCC's and LLVM's OpenMP that have nothing to do sleep after about as long as
+it takes to wake them. Else they keep processors from others for 10 and 200 ms."""
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """OpenMP that is loaded in here has threads that `REST`, where the caller has not said how they
+    are to wait. One that has been loaded before, as with torch, is what it is."""
+    mine = {} if "OMP_WAIT_POLICY" in os.environ else REST
+    mine = {name: value for name, value in mine.items() if name not in os.environ}
+    os.environ.update(mine)
+    try:
+        yield
+    finally:
+        for name in mine:
+            del os.environ[name]
 
 
 @cache
@@ -88,7 +108,8 @@ class Library:
                     )
                 path = library(self.name, files, ["-DLACC_DOUBLE"] if kind == "f64" else [])
                 try:
-                    self.loaded[kind] = ctypes.CDLL(str(path))
+                    with resting():
+                        self.loaded[kind] = ctypes.CDLL(str(path))
                 except OSError as problem:
                     raise BuildError(
                         f"cannot load {path}: {problem}; set LACC_CACHE to a folder of a disk that "

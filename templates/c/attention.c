@@ -10,6 +10,7 @@
 
 enum { SIDE = 64, QUERIES = 8 * SIDE, PULLED = 4 * SIDE }; /* SIDE: a multiple of any machine's WIDE */
 enum { AHEAD = SIDE * SIDE / QUERIES };                    /* rows to ask for while SIDE queries are dealt with */
+enum { PAIRS_WORTH_A_THREAD = 1 << 24 };                   /* entries of queries by keys: 0.5 ms */
 
 /* An attention of a call: arrays as NAME.h says, `past` tokens before the call; `window` 0: all. */
 typedef struct {
@@ -270,8 +271,12 @@ static int64_t attend_room(const attention *a, int backward) {
     return backward ? attend_backward_room(a->tokens, a->K, a->V) : attend_forward_room(a->K, a->V);
 }
 
+/* Threads that have enough to do: a logit and what is summed by it take an operation for each entry. */
 static int64_t attend_threads(const attention *a, int backward) {
-    return most(1, least(a->threads, a->sequences * a->heads * attend_blocks(a, backward)));
+    const int64_t all = a->past + a->tokens, seen = a->window ? least(a->window, all) : a->past + a->tokens / 2;
+    const int64_t pairs = a->sequences * a->heads * whole_vectors(a->tokens) * most(seen, 1);
+    const int64_t wanted = pairs * (a->K + a->V) * (backward ? 3 : 1) / PAIRS_WORTH_A_THREAD;
+    return most(1, least(least(a->threads, wanted), a->sequences * a->heads * attend_blocks(a, backward)));
 }
 
 static UNUSED int64_t attend_workspace(const attention *a) {

@@ -26,7 +26,8 @@ typedef struct {
     double since, waited, late;
 } turns;
 
-enum { TURNS = sizeof(queue) / sizeof(real), SPINS = 1 << 12 };
+/* SPINS: tens of microseconds, after which a thread that waits lets others run. */
+enum { TURNS = sizeof(queue) / sizeof(real), SPINS = 1 << 9 };
 
 #define PATIENCE 0.5e-3 /* seconds that a thread waits for others that have no processor */
 
