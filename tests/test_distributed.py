@@ -14,7 +14,8 @@ import pytest
 from conftest import ROOT
 
 import lacc
-from lacc.distributed import _cut, context_parallel
+from lacc.distributed import context_parallel
+from lacc.distributed.context import _cut
 
 WORKER = ROOT / "tests" / "distributed_worker.py"
 TRAINING = ROOT / "examples" / "apps" / "train_lm.py"
@@ -97,6 +98,17 @@ def test_training_is_the_same_where_two_ranks_share_the_sequences() -> None:
     assert code == 0, problems[-3000:]
     losses = [re.findall(r"loss (\S+)", text) for text in (alone.stdout, said)]
     assert losses[0] == losses[1] and len(losses[0]) == 2
+
+
+def test_layers_with_heads_or_weights_apart_are_the_whole_layer() -> None:
+    code, said, problems = launched(2, script=ROOT / "tests" / "sharded_worker.py")
+    assert code == 0, problems[-3000:]
+    *found, refusal = said.splitlines()
+    names = ["gla heads", "gla weights", "gla step", "mamba2 heads", "rwkv6 heads"]
+    assert [line.partition(":")[0] for line in found] == names
+    for line in found:
+        assert float(line.partition(":")[2]) <= 1e-12, line
+    assert refusal == "tensor_parallel: retnet has a state for all heads, or reads their index"
 
 
 def test_parts_differ_by_one_at_most() -> None:

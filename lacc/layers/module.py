@@ -354,14 +354,16 @@ class Layer(nn.Module):
             y = cast(nn.Module, modules[f"{v.name}_proj"])(x)
             if self.conv_size and self._mixed(v):
                 conv = cast(nn.Conv1d, modules[f"{v.name}_conv"])
-                y, after[v.name] = mixed(y, conv.weight.to(y.dtype), tails.get(v.name), valid, cu)
+                y, after[v.name] = mixed(
+                    y, own(conv.weight).to(y.dtype), tails.get(v.name), valid, cu
+                )
             y = y.view(*y.shape[:-1], *shape)
             if v.bounded or math.isfinite(v.square) or math.isfinite(v.total):
                 kept = v.keep(wide(y), self.temperature)  # gates stay in the wide dtype
                 y = kept if v.bounded else kept.to(y.dtype)
             found[v.name] = y
         for v in self.learned:
-            raw = cast(Tensor, self._parameters[v.name])
+            raw = own(cast(Tensor, self._parameters[v.name]))
             found[v.name] = v.keep(wide(raw), self.temperature) if v.bounded else raw
         for name in self.fixed:
             found[name] = cast(Tensor, self._buffers[name])
@@ -373,7 +375,7 @@ class Layer(nn.Module):
         for v, o in zip(self.outputs, (found,) if isinstance(found, Tensor) else found):
             norm = self._modules.get(f"{v.name}_norm")
             if isinstance(norm, nn.RMSNorm):
-                o = F.rms_norm(wide(o), norm.normalized_shape, wide(norm.weight), norm.eps)
+                o = F.rms_norm(wide(o), norm.normalized_shape, wide(own(norm.weight)), norm.eps)
             parts.append(o.reshape(*x.shape[:-1], math.prod(self.shapes[v.name])).to(x.dtype))
         y = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         if self.gate_proj is not None:
@@ -386,6 +388,17 @@ class Layer(nn.Module):
         sizes = "".join(f", {name}={size}" for name, size in self.sizes.items() if name)
         groups = f", num_groups={self.num_groups}" if self.num_groups != self.num_heads else ""
         return f"{self.variant}, d_model={self.d_model}, num_heads={self.num_heads}{groups}{sizes}"
+
+
+def own(x: Tensor) -> Tensor:
+    """The part of a parameter that lies on this device. What is whole on each takes a part of its
+    gradient from each."""
+    if not hasattr(x, "to_local"):
+        return x
+    from torch.distributed.tensor import Partial
+
+    parts = [Partial() if p.is_replicate() else p for p in x.placements]  # type: ignore[attr-defined]
+    return cast(Tensor, x.to_local(grad_placements=parts))
 
 
 def wide(x: Tensor) -> Tensor:

@@ -152,7 +152,7 @@ def _cut(length: int, parts: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(ends)]
 
 
-def _apart(spec: Spec) -> bool:
+def apart(spec: Spec) -> bool:
     """Whether every head can be run without the others."""
     roots = [*(s.update for s in spec.states), *(s.initial for s in spec.states)]
     roots += [*(o.expr for o in spec.outputs), *(a.default for a in spec.args if a.default)]
@@ -170,7 +170,7 @@ def _blocks(spec: Spec, values: Mapping[str, Value], tensors: Tensors, count: in
     }
     B, H, G = sizes.get("#B", 1), sizes.get("#H"), sizes.get("#G")
     heads = H or G or 1
-    units = (G or heads) if _apart(spec) else 1
+    units = (G or heads) if apart(spec) else 1
     rows = _cut(B, count)
     found = []
     for row in rows:
