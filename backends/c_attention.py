@@ -23,6 +23,11 @@ FOUND = {
     "top": "the largest logit of each token [N, T, H], for the way back",
     "sum": "the sum of exp(logit - top) [N, T, H], for the way back",
 }
+KEPT = {
+    "kept_keys": "keys of the call's tokens, for the state behind it [N, T, H, K]; with a window "
+    "the last window - 1",
+    "kept_values": "their values [N, T, H, V]",
+}
 PULLED = {
     "d_query": "gradient of query",
     "d_keys": "gradient of keys",
@@ -32,7 +37,7 @@ PULLED = {
     "d_past_values": "gradient of past_values",
 }
 ARRAYS = {
-    "forward": {**GIVEN, **FOUND},
+    "forward": {**GIVEN, **FOUND, **KEPT},
     "backward": {**GIVEN, **FOUND, "d_output": "cotangent of output", **PULLED},
 }
 """What the arrays of each function are, in order."""
@@ -45,6 +50,8 @@ class CAttention:
     prefix: str
     number: int
     of: AttentionPass
+    scale: str
+    """By what a query is multiplied, as C."""
 
     @property
     def K(self) -> str:

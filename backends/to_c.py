@@ -8,6 +8,7 @@ import re
 from lacc import __version__
 from lacc.backends.base import environment
 from lacc.backends.c_attention import CAttention
+from lacc.backends.c_folded import Folded, folded
 from lacc.backends.c_host import Emitted, first_line, native_entry, public_name, python_text
 from lacc.backends.c_pass import CPass
 from lacc.backends.c_text import dim, free_dims
@@ -28,10 +29,10 @@ KEPT = 64
 """Tokens between two states that the backward of a token program starts from."""
 
 
-def passes(derived: Derived, prefix: str) -> list[CPass]:
-    """The passes over time, and the one of a token, as C functions."""
+def passes(derived: Derived, left: Folded, prefix: str) -> list[CPass]:
+    """The passes over time that are left, and the one of a token, as C functions."""
     found = []
-    for n, stage in enumerate(derived.passes):
+    for n, stage in left.passes.items():
         if not isinstance(stage, AttentionPass):
             reverse = stage.stage.direction == "backward"
             found.append(CPass(derived.spec, stage, str(n), prefix, reverse=reverse))
@@ -43,11 +44,12 @@ def passes(derived: Derived, prefix: str) -> list[CPass]:
 def to_c(derived: Derived, plan: Plan, signature: Signature) -> Emitted:
     """The texts of NAME.c, NAME.h and NAME_c.py."""
     name = public_name(signature)
-    every = passes(derived, name)
-    c, h = c_text(derived, name, every)
+    left = folded(derived)
+    every = passes(derived, left, name)
+    c, h = c_text(derived, left, name, every)
     entries, token, number = [], None, 0
     by_number = {one.number: one for one in every}
-    for number, stage in enumerate(derived.passes):
+    for number, stage in left.passes.items():
         if isinstance(stage, AttentionPass):
             given = {"library": "LIBRARY", "number": f'"{number}"'}
             entries.append(attention_entry(stage, "NativeAttention", **given))
@@ -76,15 +78,15 @@ def _entry(one: CPass) -> str:
     )
 
 
-def c_text(derived: Derived, prefix: str, all_passes: list[CPass]) -> tuple[str, str]:
+def c_text(derived: Derived, left: Folded, prefix: str, all_passes: list[CPass]) -> tuple[str, str]:
     """The text of the C file and of its header."""
     spec = derived.spec
     functions = [f for one in all_passes for f in one.functions()]
     kernels = [f.kernel.lines() for f in functions]
     words = set(re.findall(r"\w+", "\n".join(line for k in kernels for line in k)))
     attentions = [
-        CAttention(prefix, n, stage)
-        for n, stage in enumerate(derived.passes)
+        CAttention(prefix, n, stage, left.scales.get(n, "1"))
+        for n, stage in left.passes.items()
         if isinstance(stage, AttentionPass)
     ]
     words |= {"attend"} if attentions else set()

@@ -76,7 +76,7 @@ class Attentions:
         for each in parts:
             table.put(None if each is None else np.moveaxis(each, 2, 1))
         table.put(sight.position[:, None], 2)
-        for each in [*x[4:], *results]:
+        for each in [*x[4:], *results, *([None, None] if way == "forward" else [])]:
             table.put(None if each is None else np.moveaxis(each, 2, 1))
         call: Any = SimpleNamespace(run=run, C=16, by_token=False, past=P)
         number = self.numbers[sight.window]

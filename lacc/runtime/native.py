@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock, local
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -205,6 +205,21 @@ def packed(x: Array, lead: int) -> Array:
     return np.ascontiguousarray(x, x.dtype.newbyteorder("="))
 
 
+class Compiled(Protocol):
+    """A `Walk` by the functions of a library, of which ``way`` goes forward."""
+
+    @property
+    def library(self) -> Library: ...
+
+    @property
+    def way(self) -> str: ...
+
+    @property
+    def ends(self) -> tuple[str, ...]: ...
+
+    def taken(self, call: Call, ended: Arrays, starts: list[Array]) -> Table: ...
+
+
 @dataclass(frozen=True)
 class Native:
     """A `Walk` by the functions ``number`` of a library. ``inputs``, ``fixed``, ``last``,
@@ -220,6 +235,16 @@ class Native:
     states: tuple[str, ...]
     outputs: tuple[str, ...]
     stored: Mapping[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
+
+    @property
+    def way(self) -> str:
+        """The function that goes forward."""
+        return f"forward_{self.number}"
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The fields of a state that `taken` fills."""
+        return self.states
 
     def run(self, call: Call) -> list[Array]:
         """Outputs and states, and the states that chunks start from where these are kept."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lacc.runtime.contract import Array
+from lacc.runtime.contract import Array, Arrays
 from lacc.runtime.native import Library, Table
 from lacc.runtime.passes import Rows
 from lacc.runtime.walk import Call
@@ -45,23 +45,60 @@ class NativeAttention:
     def run(self, call: Call) -> list[Array]:
         """Puts what the tokens attend to into ``call.x``; that and what is known of logits."""
         run, pasts = call.run, self.seen(call)
-        lead = (run.B, run.T, run.H)
+        lead, last = (run.B, run.T, run.H), self.output in call.program.outputs
         shapes = ((*lead, *call.x[self.values.source].shape[3:]), lead, lead)
         found = [np.empty(shape, run.dtype) for shape in shapes]
+        if last and not call.keep:
+            found[0] = call.into(self.output)
         table = self.given(call, pasts)
-        for x in found:
+        for x in (*found, None, None):
             table.put(x)
-        self.library.run(
-            f"attend_forward_{self.number}", call, table.described(), pasts[0].shape[1]
-        )
-        call.x[self.output] = found[0]
+        self.library.run(self.way, call, table.described(), pasts[0].shape[1])
+        if not last:
+            call.x[self.output] = found[0]
+        elif call.keep:  # a caller may write to an output, and not to what is kept
+            call.into(self.output)[...] = found[0]
         return found
+
+    @property
+    def way(self) -> str:
+        """The function that goes forward."""
+        return f"attend_forward_{self.number}"
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The fields of a state that `taken` fills."""
+        kept = None if self.window is None else self.window - 1
+        every = (self.keys, self.values)
+        return tuple(rows.field for rows in every if (rows.length, rows.state) == (kept, None))
+
+    def taken(self, call: Call, final: Arrays, starts: list[Array]) -> Table:
+        """All that the way there takes in a call that begins anew: keys and values go to the fields
+        of the state ``final`` that hold them."""
+        run, table = call.run, Table(call.run.B, call.run.H)
+        for name in self.inputs:
+            table.put(call.x[name], name=name)
+        for _ in range(3 if self.sink is not None else 4):  # a sink, and what came before the call
+            table.put(None)
+        axes = call.x[self.values.source].shape[3:]
+        table.put(call.into(self.output, axes), name=f"out {self.output}")
+        table.put(None)
+        table.put(None)
+        for rows in (self.keys, self.values):
+            into = final[rows.field] if rows.field in self.ends else None
+            table.put(None if into is None else np.moveaxis(into, 2, 1), name=f"ended {rows.field}")
+            if into is not None:  # as if it held all tokens
+                data, sequence, token, *others = table.rows[-1]
+                data -= (run.T - into.shape[2]) * token * into.itemsize
+                table.rows[-1] = (data, sequence, token, *others)
+        return table
 
     def pull(self, call: Call, kept: list[Array]) -> None:
         """Adds to the cotangents of query, keys, values and sink."""
         pasts, dx = self.seen(call), call.dx
         table, later = self.given(call, pasts), []
-        for x in (*kept, dx[self.output]):
+        given = call.cotangents if self.output in call.program.outputs else dx
+        for x in (*kept, given[self.output]):
             table.put(x)
         for name in self.inputs:
             d = dx[name]

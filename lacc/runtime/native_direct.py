@@ -19,12 +19,12 @@ import numpy as np
 from lacc.runtime.arguments import Arguments, chosen
 from lacc.runtime.contract import Array, Core, Run, Signature, Value, axes_of, size_of
 from lacc.runtime.core import Single, without
-from lacc.runtime.native import Described, Native, Table, processors
+from lacc.runtime.native import Compiled, Described, Table, processors
 from lacc.runtime.passes import Program
 from lacc.runtime.walk import Call
 
 MOST = 256  # calls that a thread remembers
-SMALL = 1 << 20  # bytes of values between passes that a remembered call may hold
+SMALL = 1 << 20  # bytes of values between passes that a remembered call may hold, and of others
 
 HEAD = object.__basicsize__
 """Where CPython and NumPy keep the address of an array's numbers in its struct."""
@@ -84,8 +84,8 @@ def span(x: Array) -> tuple[int, int]:
 @dataclass(slots=True)
 class Prepared:
     """The C calls of one public call, whose arrays change place and nothing else: those of the
-    caller in order, then those of the results ``made`` here, of a shape and dtype each, then those
-    that it has written to."""
+    caller in order, then those ``made`` here, of a shape and dtype each: first the ``results``, of
+    which those ``counted`` are the number of ``tokens``. ``written`` are of the caller's."""
 
     library: Any
     dtype: Any
@@ -96,6 +96,9 @@ class Prepared:
     spans: list[tuple[int, int]]
     written: list[tuple[int, int]]  # an array that is written to, and the one it may lie on
     held: list[Any]
+    results: int
+    counted: list[int]
+    tokens: int
     threads: int = 0
     room: int = 0
 
@@ -129,7 +132,8 @@ class Mine(local):
 
 
 class Direct:
-    """Calls of a spec whose state is plain: declared states per head that start at 0."""
+    """Calls of a spec whose state is plain: declared states per head that start at 0, and where
+    tokens attend to others, calls that begin anew."""
 
     def __init__(self, signature: Signature, core: Core, program: Program) -> None:
         self.signature, self.program, self.draws = signature, program, core.draws
@@ -137,11 +141,15 @@ class Direct:
         self.outputs = tuple(o.name for o in signature.outputs)
         self.states = tuple(s.name for s in signature.states)
         self.mine = Mine()
-        plain = [s.role == "state" and s.level == "head" for s in signature.states]
+        self.attends = bool(program.kept)
+        free = ("past", "position") if self.attends else ()
+        plain = [
+            s.role in free or (s.role == "state" and s.level == "head") for s in signature.states
+        ]
         plain += [o.level == "head" for o in signature.outputs]
         plain += [a.level != "position" for a in signature.arguments]
-        special = program.exponents or program.pasts or program.kept or program.initial
-        self.possible = all(plain) and not special and not program.counts
+        special = program.exponents or program.pasts or program.initial
+        self.possible = all(plain) and not special and (self.attends or not program.counts)
 
     def call(
         self, asked: tuple[Any, ...], given: list[Any], into: list[Any] | None
@@ -151,6 +159,8 @@ class Direct:
         arguments and initial states, ``asked`` is what else decides. A step has ``into``, which
         may be empty."""
         if not self.possible:
+            return None, None
+        if self.attends and (into is not None or any(x is not None for x in self.begun(given))):
             return None, None
         tensors = type(given[0]) is not np.ndarray and "torch" in sys.modules
         every = [*given, *into] if into else given
@@ -170,7 +180,15 @@ class Direct:
             at = addresses(x for x in (*every, *made) if x is not None)
             if into and not all(x.flags.writeable for x in into):
                 return None, None
-        return one, made if ready.run(at) else None
+        if not ready.run(at):
+            return one, None
+        for n in ready.counted:
+            made[n][...] = ready.tokens
+        return one, made[: ready.results]
+
+    def begun(self, given: list[Any]) -> list[Any]:
+        """Initial states of all that is given."""
+        return given[len(self.arguments) :]
 
     def remember(
         self,
@@ -209,50 +227,69 @@ class Direct:
         dims = {name: args.sizes[name] for name in signature.dims}
         batch, tokens, heads = (args.sizes[name] for name in ("#B", "#T", "#H"))
         run: Any = Run(batch, tokens, heads, dims, args.dtype, mode, chunk)
-        states = dict.fromkeys(program.states)
+        args.start({})
+        states = without(args.state, program.units)
         call = Call(program, without(x, program.units), states, Single(run) if step else run)
-        walks = [p for p in call.passes if isinstance(p, Native)]
-        ending = {name for p in walks for name in p.states}
-        if not walks or len(walks) < len(call.passes) or ending != states.keys():
+        walks: list[Compiled] = [*call.passes]  # type: ignore[list-item]
+        ending = {name for p in walks for name in p.ends}
+        kept = {rows.field for rows in program.kept}
+        short = any(tokens < (rows.length or 0) for rows in program.kept)
+        if not walks or ending != program.states.keys() | kept or short:
+            return None
+        if self.attends and call.by_token:
             return None
         made = [empty(args, o, args.out_dtype) for o in signature.outputs]
         ended = into or [empty(args, s, args.dtype) for s in signature.states]
         outputs = dict(zip(self.outputs, (y[:, None] if step else y for y in made)))
         call.outputs = without(outputs, program.units)
-        begun = given[len(self.arguments) :]
-        call.state = without(dict(zip(self.states, begun)), program.units)
+        call.state = without(dict(zip(self.states, self.begun(given))), program.units)
         final = without(dict(zip(self.states, ended)), program.units)
         tables = []
         for p in walks:
             tables.append((p, p.taken(call, final, [])))
-            call.state.update((name, final[name]) for name in p.states)
+            call.state.update((name, final[name]) for name in p.ends)
         names = [*self.arguments, *(f"begun {name}" for name in self.states)]
         ends = [f"ended {name}" for name in self.states]
         outs = [f"out {name}" for name in self.outputs]
         names += [*ends, *outs] if into else [*outs, *ends]
         every = (*given, *ended, *made) if into else (*given, *made, *ended)
         arrays = {name: x for name, x in zip(names, every) if x is not None}
-        return bound(call, tables, arrays, ends if into else [])
+        counted = [n for n, s in enumerate(signature.states) if s.role == "position"]
+        counted = [n + len(self.outputs) for n in counted]
+        return bound(call, tables, arrays, ends if into else [], counted)
 
 
 def empty(args: Arguments, value: Value, dtype: Any) -> Array:
-    """An array in the shape that a caller sees."""
-    return np.empty([size_of(axis, args.sizes) for axis in axes_of(value, args.step)], dtype)
+    """An array in the shape that a caller sees after all tokens."""
+    axes = ("#T" if axis is None else axis for axis in axes_of(value, args.step))
+    kind = np.dtype(np.int64) if value.role == "position" else dtype
+    return np.empty([size_of(axis, args.sizes) for axis in axes], kind)
 
 
 def bound(
-    call: Call, tables: list[tuple[Native, Table]], arrays: dict[str, Array], into: list[str]
+    call: Call,
+    tables: list[tuple[Compiled, Table]],
+    arrays: dict[str, Array],
+    into: list[str],
+    counted: list[int],
 ) -> Prepared | None:
     """The calls of ``tables``, whose rows are named as ``arrays``, the caller's and, last, the
-    results but for those that go ``into`` the caller's; None where C would take one from elsewhere
-    than where it is."""
+    results but for those that go ``into`` the caller's, of which some are ``counted``; None where
+    C would take one from elsewhere than where it is."""
     library, dtype = tables[0][0].library, call.run.dtype
+    results = [n for n in arrays if n not in into and n.startswith(("out ", "ended "))]
+    between = [f"out {name}" for name in call.outputs if f"out {name}" not in arrays]
+    large = sum(call.outputs[name[4:]].nbytes for name in between) > SMALL
+    if large:
+        arrays = arrays | {name: call.outputs[name[4:]] for name in between}
     index = {name: n for n, name in enumerate(arrays)}
     places, calls, held, written = [], [], [], []
-    for native, table in tables:
-        what, rows = f"forward_{native.number}", table.described()
-        calls.append((what, library.function(what, dtype), rows))
+    for walk, table in tables:
+        rows = table.described()
+        calls.append((walk.way, library.function(walk.way, dtype), rows))
         for row, x, name in zip(rows, table.held, table.names):
+            if large and name not in arrays and f"out {name}" in arrays:
+                name = f"out {name}"
             if x is not None and name not in arrays:
                 held.append(x)
             elif x is not None and not np.may_share_memory(x, arrays[name]):
@@ -267,10 +304,11 @@ def bound(
         y = arrays.get(begun)
         alike = y is not None and y.strides == x.strides and y.dtype == x.dtype
         written.append((index[name], index[begun] if alike else -1))
-    if sum(x.nbytes for x in held) > SMALL:
+    if sum({id(x): x.nbytes for x in held}.values()) > 2 * SMALL:
         return None
-    results = [n for n in arrays if n not in into and n.startswith(("out ", "ended "))]
     made = [(arrays[name].shape, arrays[name].dtype) for name in results]
+    made += [(arrays[name].shape, arrays[name].dtype) for name in between if large]
     spans = [span(x) for x in arrays.values()]
     sizes = library.sized(call)
-    return Prepared(library, dtype, sizes, calls, places, made, spans, written, held)
+    given = (calls, places, made, spans, written, held, len(results), counted, call.run.T)
+    return Prepared(library, dtype, sizes, *given)

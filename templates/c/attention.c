@@ -12,11 +12,14 @@ enum { SIDE = 64, QUERIES = 8 * SIDE, PULLED = 4 * SIDE }; /* SIDE: a multiple o
 enum { AHEAD = SIDE * SIDE / QUERIES };                    /* rows to ask for while SIDE queries are dealt with */
 enum { PAIRS_WORTH_A_THREAD = 1 << 24 };                   /* entries of queries by keys: 0.5 ms */
 
-/* An attention of a call: arrays as NAME.h says, `past` tokens before the call; `window` 0: all. */
+/* An attention of a call: arrays as NAME.h says, `past` tokens before the call; `window` 0: all;
+   queries are multiplied by `scale`. */
 typedef struct {
     const lacc_array *query, *keys, *values, *sink, *past_keys, *past_values, *position, *output, *top, *sum;
+    const lacc_array *kept_keys, *kept_values;
     const lacc_array *d_output, *d_query, *d_keys, *d_values, *d_sink, *d_past_keys, *d_past_values;
     int64_t sequences, tokens, heads, past, threads, window, K, V;
+    real scale;
 } attention;
 
 /* The first row that is there, of those of the past and of the call. */
@@ -37,6 +40,22 @@ static void store_seen(const attention *a, const lacc_array *past, const lacc_ar
     const int64_t before = least(most(a->past - at, 0), rows);
     if (before) store_tile(past, n, h, at, tile, before, width);
     if (before < rows) store_tile(now, n, h, at + before - a->past, tile + before * width, rows - before, width);
+}
+
+/* Of a tile of rows from `key` on, those from `here` on go into the state of the call, where it holds
+   them; of heads that share it, by the first. */
+static void keep_rows(const attention *a, const lacc_array *into, int64_t n, int64_t h, int64_t here, int64_t key,
+                      const real *tile, int64_t rows, int64_t width) {
+    const int64_t held = a->window ? a->past + a->tokens + 1 - a->window : 0, skip = most(most(here, held) - key, 0);
+    if (skip < rows && (!h || into->head))
+        store_tile(into, n, h, key + skip - a->past, tile + skip * width, rows - skip, width);
+}
+
+/* Queries, or their cotangents. */
+static void scale_queries(const attention *a, real *x, int64_t rows) {
+    if (a->scale == 1) return;
+#pragma omp simd
+    for (int64_t i = 0; i < rows * a->K; i++) x[i] *= a->scale;
 }
 
 /* Of s [keys][SIDE] -inf where one of `width` queries, in row `query` + j, does not see the key in
@@ -146,6 +165,7 @@ static void attend_forward(const attention *a, int64_t n, int64_t h, int64_t at,
     real *const values = keys + SIDE * K, *const s = values + SIDE * V, *const top = s + SIDE * SIDE;
     real *const sum = top + QUERIES, *const kept = sum + QUERIES;
     load_tile(out, a->query, n, h, at, rows, K);
+    scale_queries(a, out, rows);
     pack_queries(query, out, rows, K);
     fill(top, -INFINITY, width);
     if (a->sink->data) load_tile(top, a->sink, n, h, at, rows, 1);
@@ -157,6 +177,8 @@ static void attend_forward(const attention *a, int64_t n, int64_t h, int64_t at,
         count = least(SIDE, end - key);
         load_seen(keys, a, a->past_keys, a->keys, n, h, key, count, K);
         load_seen(values, a, a->past_values, a->values, n, h, key, count, V);
+        keep_rows(a, a->kept_keys, n, h, here, key, keys, count, K);
+        keep_rows(a, a->kept_values, n, h, here, key, values, count, V);
         for (int64_t j = most(key - here, 0) / SIDE * SIDE; j < rows; j += SIDE) {
             if (too_late(a, here + j, key + count)) break;
             const int64_t next = key + count - a->past + j / SIDE * AHEAD; /* what is loaded then */
@@ -240,6 +262,7 @@ static void attend_backward(const attention *a, int64_t n, int64_t h, real *w) {
         for (int64_t t = most(at - P, 0), rows; t < end; t += rows) {
             rows = least(SIDE, end - t);
             load_tile(query, a->query, n, h, t, rows, K);
+            scale_queries(a, query, rows);
             load_tile(d_out, a->d_output, n, h, t, rows, V);
             pack_queries(packed, query, rows, K);
             pack_queries(d_packed, d_out, rows, V);
@@ -258,6 +281,7 @@ static void attend_backward(const attention *a, int64_t n, int64_t h, real *w) {
         store_seen(a, a->d_past_keys, a->d_keys, n, h, at, d_key, keys, K);
         store_seen(a, a->d_past_values, a->d_values, n, h, at, d_value, keys, V);
     }
+    scale_queries(a, d_query, T);
     store_tile(a->d_query, n, h, 0, d_query, T, K);
 }
 
