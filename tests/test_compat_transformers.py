@@ -22,7 +22,7 @@ transformers = pytest.importorskip(
 from lacc.compat import scans  # noqa: E402
 from lacc.compat.fla import kernel  # noqa: E402
 from lacc.compat.rebinding import rebuilt  # noqa: E402
-from lacc.compat.transformers import FUNCTIONS, restore, use  # noqa: E402
+from lacc.compat.transformers import FUNCTIONS, LEFT, restore, use  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -99,7 +99,7 @@ def pytorch_functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Functions of transformers in PyTorch, where other packages would take their place."""
     for name in FAMILIES:
         module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
-        for word in FUNCTIONS:
+        for word in (*FUNCTIONS, *LEFT):
             function = getattr(module, word, None)
             if function is not None:
                 monkeypatch.setattr(module, word, inspect.unwrap(function))
@@ -150,7 +150,8 @@ def test_logits_and_gradients(name: str, training: bool, monkeypatch: pytest.Mon
     monkeypatch.setattr(scans, "kernel", lambda spec: asked.append(spec) or kernel(spec))
     with use(model) as report:
         found, ours = run(model, ids, use_cache=False)
-    assert {x.spec for x in report.replaced} == set(asked)
+    specs = {x.by.removesuffix(".la") for x in report.replaced} - {"a sum of products"}
+    assert specs == set(asked)
     assert apart(found, expected) < 1e-5
     assert len(ours) == len(slopes)
     if max(map(apart, ours, slopes)) > 1e-5:  # whose error is it?
@@ -199,7 +200,7 @@ def test_what_it_says() -> None:
     report = use(model)
     text = str(report)
     assert "mamba2_chunk_scan -> ssd.la (2 modules)" in text
-    assert "causal_conv1d_fn: a short convolution has no recurrence (2 modules)" in text
+    assert "causal_conv1d_update -> a sum of products (2 modules)" in text
     with pytest.raises(ValueError, match="forward is replaced on the module already"):
         use(model)
     twin = copy.deepcopy(model)
@@ -208,7 +209,17 @@ def test_what_it_says() -> None:
     assert not any("forward" in vars(module) for module in model.modules())
 
 
+def test_what_is_left() -> None:
+    with use(small("mamba")) as report:
+        text = str(report)
+    assert "mamba_selective_state_update: PyTorch takes less time for one token" in text
+
+
 def test_what_is_not_known() -> None:
+    sizes = {"embedding_dim": 32, "num_heads": 2, "num_blocks": 1}
+    config = transformers.xLSTMConfig(**SMALL | sizes)
+    with pytest.raises(ValueError, match=r"nothing in xLSTMForCausalLM.*xLSTMBackend: its denom"):
+        use(transformers.xLSTMForCausalLM(config))
     with pytest.raises(ValueError, match="nothing in Linear is known here"):
         use(torch.nn.Linear(2, 2))
     with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module, got str"):

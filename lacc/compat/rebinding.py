@@ -40,6 +40,16 @@ def contents(cell: CellType) -> Any:
         return None
 
 
+def meaning(function: Any, name: str) -> Any:
+    """What the global ``name`` is to ``function``, or to one it closes over; None if neither reads
+    it."""
+    if name not in reads(function):
+        return None
+    if name in names_read(function.__code__) & function.__globals__.keys():
+        return function.__globals__[name]
+    return next(meaning(x, name) for x in closed_over(function) if name in reads(x))
+
+
 def rebuilt(function: FunctionType, new: Mapping[str, Callable[..., Any]]) -> FunctionType:
     """``function`` with the globals of ``new`` that it, or a function it closes over, reads."""
     cells = tuple(

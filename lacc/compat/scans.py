@@ -73,32 +73,6 @@ def time_steps(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
     return wide(F.softplus(dt) if softplus else dt)
 
 
-def selective(
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    state: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """The scan of Mamba-1: x and dt [B, T, D], A [D, N], B and C [B, T, N], state [B, D, N]."""
-    channels, entries = A.shape
-    heads = heads_of(channels)
-    if state is not None:
-        state = wide(state).reshape(len(x), heads, -1, entries)
-    y, (end,) = kernel("selective_scan")(
-        x=apart(x, heads),
-        Delta=apart(dt, heads),
-        B=wide(B).unsqueeze(2),
-        C=wide(C).unsqueeze(2),
-        A=wide(A).reshape(heads, -1, entries),
-        skip=apart(A.new_zeros(channels) if D is None else D, heads),
-        initial_state=state,
-    )
-    return y.flatten(2), end.flatten(1, 2)
-
-
 def selective_scan(
     hidden_states: Tensor,
     dt: Tensor,
@@ -113,34 +87,20 @@ def selective_scan(
     **_: Any,
 ) -> Any:
     """Whole sequences of Mamba-1 from a state of 0; channels first, [B, D, T], [B, N, T]."""
+    channels, entries = A.shape
+    heads = heads_of(channels)
     steps = time_steps(dt.transpose(1, 2), delta_bias, delta_softplus)
-    x, B, C = (y.transpose(1, 2) for y in (hidden_states, B, C))
-    y, end = selective(x, steps, A, B, C, D, None)
-    y = y.transpose(1, 2)
+    y, (end,) = kernel("selective_scan")(
+        x=apart(hidden_states.transpose(1, 2), heads),
+        Delta=apart(steps, heads),
+        B=wide(B).transpose(1, 2).unsqueeze(2),
+        C=wide(C).transpose(1, 2).unsqueeze(2),
+        A=wide(A).reshape(heads, -1, entries),
+        skip=apart(A.new_zeros(channels) if D is None else D, heads),
+    )
+    y = y.flatten(2).transpose(1, 2)
     y = y if z is None else y * F.silu(z)
-    return (y, end) if return_last_state else y
-
-
-def selective_step(
-    state: Tensor,
-    hidden_states: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-    dt_softplus: bool = False,
-    z: Tensor | None = None,
-    **_: Any,
-) -> Tensor:
-    """One token of Mamba-1, [B, D]; ``state`` [B, D, N] is written."""
-    steps = time_steps(dt, dt_bias, dt_softplus)
-    x, steps, B, C = (y.unsqueeze(1) for y in (hidden_states, steps, B, C))
-    y, end = selective(x, steps, A, B, C, D, state)
-    state.copy_(end)
-    y = y[:, 0] if z is None else y[:, 0] * F.silu(z)
-    return y.to(hidden_states.dtype)
+    return (y, end.flatten(1, 2)) if return_last_state else y
 
 
 def ssd(
@@ -214,6 +174,54 @@ def ssd_step(
     state.copy_(end)
     y = y[:, 0] if z is None else y[:, 0] * F.silu(z)
     return y.to(hidden_states.dtype)
+
+
+def convolution(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``original``, where kernels of four taps with a SiLU take its place: [B, D, T], whose memory
+    is [B, T, D] where layers come from projections, and is so again behind it."""
+
+    def run(
+        hidden_states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+        **options: Any,
+    ) -> Tensor:
+        packed = options.get("seq_idx") is not None or options.get("cu_seqlens") is not None
+        if weight.shape[1] != 4 or activation not in ("silu", "swish") or packed:
+            return original(hidden_states, weight, bias, activation=activation, **options)
+        channels = len(weight)
+        heads = 8 if channels % 8 == 0 else 1  # threads share heads
+        bias = weight.new_zeros(channels) if bias is None else bias
+        params = (apart(y, heads) for y in (*weight.unbind(1), bias))
+        y: Tensor = kernel("causal_convolution")(
+            apart(hidden_states.transpose(1, 2), heads), *params
+        )[0]
+        return y.flatten(2).transpose(1, 2).to(hidden_states.dtype)
+
+    return run
+
+
+def convolution_step(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``original`` on several tokens; on one, [B, D, 1], a sum of products in torch, which takes
+    less time than a convolution does. ``conv_state`` [B, D, past] is written."""
+
+    def run(
+        hidden_states: Tensor,
+        conv_state: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+    ) -> Tensor:
+        if hidden_states.shape[2] != 1 or activation not in (None, "silu", "swish"):
+            return original(hidden_states, conv_state, weight, bias, activation)
+        x = torch.cat([conv_state, hidden_states.to(conv_state.dtype)], 2)
+        conv_state.copy_(x[:, :, -conv_state.shape[2] :])
+        y = (x[:, :, -weight.shape[1] :] * weight).sum(2, keepdim=True)
+        y = y if bias is None else y + bias.unsqueeze(1)
+        return (y if activation is None else F.silu(y)).to(hidden_states.dtype)
+
+    return run
 
 
 def no_fused_layer(*_: Any, **__: Any) -> None:

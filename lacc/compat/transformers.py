@@ -18,7 +18,7 @@ from typing import Any
 from torch.nn import Module
 
 from lacc.compat import scans
-from lacc.compat.rebinding import reads, rebuilt
+from lacc.compat.rebinding import meaning, reads, rebuilt
 
 VERSION = "5.24"
 """The transformers whose functions these stand in for."""
@@ -29,32 +29,39 @@ _gated = scans.delta_rule("delta_layer", "chunk_gated_delta_rule")
 _kda = scans.delta_rule("kda_layer", "chunk_kda")
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
-    "torch_chunk_gated_delta_rule": (_gated, "delta_layer"),
-    "torch_recurrent_gated_delta_rule": (_gated, "delta_layer"),
-    "chunk_kimi_delta_attention": (_kda, "kda_layer"),
-    "recurrent_kimi_delta_attention": (_kda, "kda_layer"),
-    "mamba_selective_scan": (scans.selective_scan, "selective_scan"),
-    "mamba_selective_state_update": (scans.selective_step, "selective_scan"),
-    "mamba_inner_fn": (scans.no_fused_layer, "selective_scan"),
-    "mamba2_chunk_scan": (scans.ssd_scan, "ssd"),
-    "mamba2_selective_state_update": (scans.ssd_step, "ssd"),
-    "mamba2_split_conv1d_scan_combined": (scans.no_fused_layer, "ssd"),
-    "rwkv_linear_attention": (scans.wkv, "rwkv4"),
+    "torch_chunk_gated_delta_rule": (_gated, "delta_layer.la"),
+    "torch_recurrent_gated_delta_rule": (_gated, "delta_layer.la"),
+    "chunk_kimi_delta_attention": (_kda, "kda_layer.la"),
+    "recurrent_kimi_delta_attention": (_kda, "kda_layer.la"),
+    "mamba_selective_scan": (scans.selective_scan, "selective_scan.la"),
+    "mamba_inner_fn": (scans.no_fused_layer, "selective_scan.la"),
+    "mamba2_chunk_scan": (scans.ssd_scan, "ssd.la"),
+    "mamba2_selective_state_update": (scans.ssd_step, "ssd.la"),
+    "mamba2_split_conv1d_scan_combined": (scans.no_fused_layer, "ssd.la"),
+    "rwkv_linear_attention": (scans.wkv, "rwkv4.la"),
 }
 """Of each function that methods call by a global name: what stands in for it, and its spec."""
 
+AROUND: dict[str, tuple[Callable[[Any], Callable[..., Any]], str]] = {
+    "causal_conv1d_fn": (scans.convolution, "causal_convolution.la"),
+    "causal_conv1d_update": (scans.convolution_step, "a sum of products"),
+}
+"""Of each function next to those, for some of its arguments: what makes of it what stands in for
+it, and what that is."""
+
+STANDS_IN = {word: row[1] for word, row in (*FUNCTIONS.items(), *AROUND.items())}
+
 METHODS: dict[str, tuple[tuple[str, ...], Callable[..., Any], str]] = {
-    "_rnn_scan": (("recurrent_param", "recurrent_gate_weight"), scans.rg_lru_scan, "gated_sum"),
-    "forward": (("slope_rate", "qkv_proj", "output_gate"), scans.lightning, "simple_gla"),
+    "_rnn_scan": (("recurrent_param", "recurrent_gate_weight"), scans.rg_lru_scan, "gated_sum.la"),
+    "forward": (("slope_rate", "qkv_proj", "output_gate"), scans.lightning, "simple_gla.la"),
 }
 """Of each method that has the recurrence in itself: attributes by which its module is known, what
 stands in for it, and its spec."""
 
 LEFT = {
-    "causal_conv1d_fn": "a short convolution has no recurrence",
-    "causal_conv1d_update": "a short convolution has no recurrence",
+    "mamba_selective_state_update": "PyTorch takes less time for one token of it",
 }
-"""Functions next to those above that stay as they are, and why."""
+"""Functions that stay as they are next to those above, and why."""
 
 CLASSES = {
     "ZambaMambaMixer": "its scan is written into its layer, with projections for each head",
@@ -65,11 +72,11 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Replaced:
-    """A function or method of one module, and the spec that stands in for it."""
+    """A function or method of one module, and what stands in for it: a spec, mostly."""
 
     module: str
     function: str
-    spec: str
+    by: str
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class Report:
     def __str__(self) -> str:
         """One line for each function and spec, with its number of modules, then what was left."""
         lines = [f"{type(self.model).__name__}, on kernels of lacc:"]
-        lines += counted(f"  {x.function} -> {x.spec}.la" for x in self.replaced)
+        lines += counted(f"  {x.function} -> {x.by}" for x in self.replaced)
         lines += ["left as it was:"] if self.left else []
         lines += counted(f"  {x.function}: {x.why}" for x in self.left)
         return "\n".join(lines)
@@ -144,8 +151,7 @@ def use(model: Module) -> Report:
             elif new is not None:
                 vars(new)[_MARK] = True
                 setattr(module, name, types.MethodType(new, module))
-                replaced += [Replaced(path, word, spec) for word, spec in known]
-            if new is not None:
+                replaced += [Replaced(path, word, by) for word, by in known]
                 stays = sorted(reads(function) & LEFT.keys())
                 left += [Left(path, word, LEFT[word]) for word in stays]
     if not replaced:
@@ -179,11 +185,13 @@ def stand_in(
         if all(hasattr(module, word) for word in attributes):
             copy = rebuilt(new, {})  # type: ignore[arg-type]  # a copy, to be marked
             return copy, [(f"{type(module).__name__}.{name}", spec)]
-    called = sorted(reads(function) & FUNCTIONS.keys())
-    if not called:
+    called = reads(function)
+    if not called & FUNCTIONS.keys():
         return None, []
-    made = rebuilt(function, {word: FUNCTIONS[word][0] for word in called})
-    return made, [(word, FUNCTIONS[word][1]) for word in called]
+    meant = {word: FUNCTIONS[word][0] for word in called & FUNCTIONS.keys()}
+    for word in called & AROUND.keys():
+        meant[word] = AROUND[word][0](meaning(function, word))
+    return rebuilt(function, meant), [(word, STANDS_IN[word]) for word in sorted(meant)]
 
 
 def restore(model: Module) -> None:
