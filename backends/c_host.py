@@ -32,7 +32,7 @@ HOST = (*WALK, "lacc.runtime.core", "lacc.runtime.building", "lacc.runtime.nativ
 """Modules that are pasted whole between the calling convention and the library."""
 PUBLIC = tuple(
     f"lacc.runtime.native_{part}"
-    for part in ("direct", "keeping", "transforms", "operators", "torch")
+    for part in ("direct", "direct_back", "keeping", "transforms", "operators", "torch")
 )
 """Modules that are pasted whole between the library and the public functions."""
 ATTENDING = "lacc.runtime.native_attention"

@@ -221,6 +221,75 @@ def test_the_number_of_threads_may_change(module: Any, monkeypatch: pytest.Monke
     module.processors.cache_clear()
 
 
+# ---- gradients
+
+
+def all_equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert [*found] == [*wanted]
+    for name, one in found.items():
+        others = zip(one, wanted[name]) if isinstance(one, tuple) else [(one, wanted[name])]
+        for x, y in others:
+            assert (type(x), x.dtype, x.shape) == (type(y), y.dtype, y.shape)
+            assert (x == y).all(), name
+
+
+def drawn_gla(seed: int, dtype: Any, tokens: int) -> tuple[dict[str, Any], Any, Any]:
+    rng = np.random.default_rng(seed)
+    q, k, v, g, ct = (rng.standard_normal((2, tokens, 3, 64)) for _ in range(5))
+    arrays = {"q": q, "k": k, "v": v, "g": -np.abs(g)}
+    x = {name: (y * 0.3).astype(dtype) for name, y in arrays.items()}
+    return x, ct.astype(dtype), rng.standard_normal((2, 3, 64, 64)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("options", [{}, {"chunk": 16}, {"mode": "recurrent"}])
+def test_known_gradients(
+    attending: Callable[[str], Any], dtype: Any, options: dict[str, Any]
+) -> None:
+    module = attending("gla")
+    module.HOST.direct.mine.seen.clear()
+    for seed in range(TIMES):
+        x, ct, state = drawn_gla(seed, dtype, 70)
+        calls: list[dict[str, Any]] = [
+            {"cotangent": ct},
+            {"cotangent": (ct,), "initial_state": state},
+            {"cotangent": {"o": ct}, "initial_state": {"S": state}, "state_cotangent": state},
+            {"state_cotangent": (state,), "initial_state": {}},
+        ]
+        for call in calls:
+            found = module.gla_vjp(**x, **call, **options)
+            all_equal(found, slowly(module, module.gla_vjp, **x, **call, **options))
+    assert known(module) == len(calls)
+
+
+def test_gradients_beside_known_ones(attending: Callable[[str], Any]) -> None:
+    torch = pytest.importorskip("torch")
+    module = attending("gla")
+    module.HOST.direct.mine.seen.clear()
+    x, ct, state = drawn_gla(0, np.float32, 9)
+    tensors = {name: torch.from_numpy(y) for name, y in x.items()}
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"cotangent": ct[:1]}, "cotangent: expected"),
+        ({"cotangent": (ct, ct)}, "cotangent: expected"),
+        ({"cotangent": ct.astype(np.int32)}, "cotangent: expected dtype"),
+        ({"state_cotangent": state[:, :2]}, "state_cotangent.S: expected"),
+        ({"chunk": 0}, "chunk: expected a positive integer, got 0"),
+        ({"mode": "fast"}, "mode: expected one of"),
+    ]
+    for _ in range(TIMES):
+        module.gla_vjp(**x, cotangent=ct)
+        found = module.gla_vjp(**tensors, cotangent=torch.from_numpy(ct))
+        wanted = slowly(module, module.gla_vjp, **tensors, cotangent=torch.from_numpy(ct))
+        all_equal(found, wanted)
+        turned = {name: y[:, ::-1] for name, y in x.items()}
+        found = module.gla_vjp(**turned, cotangent=ct)
+        all_equal(found, slowly(module, module.gla_vjp, **turned, cotangent=ct))
+        for change, words in refused:
+            with pytest.raises((ValueError, TypeError), match=re.escape(words)):
+                module.gla_vjp(**x, **{"cotangent": ct, **change})
+    assert known(module) == 3
+
+
 # ---- tensors
 
 

@@ -272,27 +272,18 @@ class Native:
             table.put(into if wanted else None, 3, self.reverse, name=f"out {name}")
         for name in self.states:
             table.put(ended[name], 2, name=f"ended {name}")
-        for n in range(len(self.states)):
-            table.put(starts[n] if starts else None)
+        for n, name in enumerate(self.states):
+            table.put(starts[n] if starts else None, name=f"start {name}")
         return table
 
     def pull(self, call: Call, kept: list[Array]) -> None:
         """Cotangents of what the pass takes, from those of what it gives."""
-        run, table = call.run, self.given(call)
-        for start in kept:
-            table.put(start)
-        for name in self.outputs:
-            given = call.cotangents[name] if name in call.cotangents else call.dx[name]
-            table.put(given, 3, self.reverse)
-        for name in self.states:
-            table.put(call.dstate[name], 2)
-        later = []
-        for name in self.inputs:
-            d = call.dx.get(name)
+        run, douts = call.run, call.dx | call.cotangents
+        later, dx = [], {name: call.dx.get(name) for name in self.inputs}
+        for name, d in dx.items():
             if d is not None and name in call.written:
-                d = np.zeros_like(d)
-                later.append((name, d))
-            table.put(d, 3, self.reverse)
+                dx[name] = np.zeros_like(d)
+                later.append((name, dx[name]))
         call.written.update(self.inputs)
         lead = (run.B, run.H)
         dfixed = {
@@ -300,12 +291,9 @@ class Native:
             for name in self.fixed
             if name in call.dparams
         }
-        for name in self.fixed:
-            table.put(dfixed.get(name), 2)
         before = {name: np.zeros_like(call.state[name]) for name in self.last}
         before |= {name: np.zeros(call.start[name].shape, run.dtype) for name in self.states}
-        for d in before.values():
-            table.put(d, 2)
+        table = self.back(call, kept, douts, call.dstate, dx, dfixed, before)
         self.library.run(f"backward_{self.number}", call, table.described())
         for name, d in later:
             call.dx[name] += d
@@ -314,6 +302,33 @@ class Native:
         for name in self.last:
             call.dstate[name] = call.dstate[name] + before[name]
         call.dstate.update((name, before[name]) for name in self.states)
+
+    def back(
+        self,
+        call: Call,
+        starts: list[Array],
+        douts: Arrays,
+        dended: Arrays,
+        dx: Arrays,
+        dfixed: Arrays,
+        before: Arrays,
+    ) -> Table:
+        """All that the way back takes: what chunks start from, cotangents of outputs and of states
+        behind the call, then where gradients go, last those of states ``before`` it."""
+        table = self.given(call)
+        for name, start in zip(self.states, starts, strict=True):
+            table.put(start, name=f"start {name}")
+        for name in self.outputs:
+            table.put(douts[name], 3, self.reverse, name=f"dout {name}")
+        for name in self.states:
+            table.put(dended[name], 2, name=f"dended {name}")
+        for name in self.inputs:
+            table.put(dx[name], 3, self.reverse, name=f"d {name}")
+        for name in self.fixed:
+            table.put(dfixed.get(name), 2, name=f"d {name}")
+        for name in (*self.last, *self.states):
+            table.put(before[name], 2, name=f"dbegun {name}")
+        return table
 
     def given(self, call: Call) -> Table:
         """A table that begins with all that the pass takes but the states."""

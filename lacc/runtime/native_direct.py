@@ -19,7 +19,7 @@ import numpy as np
 from lacc.runtime.arguments import Arguments, chosen
 from lacc.runtime.contract import Array, Core, Run, Signature, Value, axes_of, size_of
 from lacc.runtime.core import Single, without
-from lacc.runtime.native import Compiled, Described, Table, processors
+from lacc.runtime.native import Compiled, Described, Library, Table, processors
 from lacc.runtime.passes import Program
 from lacc.runtime.walk import Call
 
@@ -99,6 +99,7 @@ class Prepared:
     results: int
     counted: list[int]
     tokens: int
+    cleared: bool = False  # results begin as zeros
     threads: int = 0
     room: int = 0
 
@@ -171,12 +172,15 @@ class Direct:
         ready = self.mine.seen.get(one)
         if type(ready) is not Prepared:
             return one, None
+        clear = ready.results if ready.cleared else 0
         if tensors:
-            make = sys.modules["torch"].empty
-            made = [make(shape, dtype=dtype, device="cpu") for shape, dtype in ready.made]
+            torch = sys.modules["torch"]
+            made = [torch.zeros(shape, dtype=d, device="cpu") for shape, d in ready.made[:clear]]
+            made += [torch.empty(shape, dtype=d, device="cpu") for shape, d in ready.made[clear:]]
             at = [x.data_ptr() for x in (*every, *made) if x is not None]
         else:
-            made = [np.empty(shape, dtype) for shape, dtype in ready.made]
+            made = [np.zeros(shape, dtype) for shape, dtype in ready.made[:clear]]
+            made += [np.empty(shape, dtype) for shape, dtype in ready.made[clear:]]
             at = addresses(x for x in (*every, *made) if x is not None)
             if into and not all(x.flags.writeable for x in into):
                 return None, None
@@ -190,23 +194,16 @@ class Direct:
         """Initial states of all that is given."""
         return given[len(self.arguments) :]
 
-    def remember(
-        self,
-        key: Any,
-        asked: tuple[str, int | None] | None,
-        given: list[Any],
-        into: list[Any] | None,
-        tensors: bool,
-    ) -> None:
-        """Has a call that was right, with its mode and chunk or None of a step, known from its
-        second time on. All are given as arrays; ``tensors``: its results are to be tensors."""
+    def remember(self, key: Any, prepare: Callable[[], Prepared | None], tensors: bool) -> None:
+        """Has a call that was right known from its second time on, as what ``prepare`` gives then;
+        ``tensors``: its results are to be tensors."""
         seen = self.mine.seen
         if key not in seen:
             if len(seen) >= MOST:
                 seen.clear()
             seen[key] = False
         elif seen[key] is False:
-            ready = self.prepared(asked, given, into)
+            ready = prepare()
             if ready is not None and tensors:
                 torch = sys.modules["torch"]
                 ready.made = [(shape, getattr(torch, dtype.name)) for shape, dtype in ready.made]
@@ -215,7 +212,8 @@ class Direct:
     def prepared(
         self, asked: tuple[str, int | None] | None, given: list[Any], into: list[Any] | None
     ) -> Prepared | None:
-        """The calls, None where what C takes are not the caller's own arrays."""
+        """The calls for a mode and chunk, or None of a step; None where what C takes are not the
+        caller's own arrays."""
         signature, program, step = self.signature, self.program, asked is None
         args = Arguments(signature, self.draws, dict(zip(self.arguments, given)), step)
         x = {}
@@ -246,7 +244,7 @@ class Direct:
         final = without(dict(zip(self.states, ended)), program.units)
         tables = []
         for p in walks:
-            tables.append((p, p.taken(call, final, [])))
+            tables.append((p.way, p.taken(call, final, [])))
             call.state.update((name, final[name]) for name in p.ends)
         names = [*self.arguments, *(f"begun {name}" for name in self.states)]
         ends = [f"ended {name}" for name in self.states]
@@ -256,7 +254,17 @@ class Direct:
         arrays = {name: x for name, x in zip(names, every) if x is not None}
         counted = [n for n, s in enumerate(signature.states) if s.role == "position"]
         counted = [n + len(self.outputs) for n in counted]
-        return bound(call, tables, arrays, ends if into else [], counted)
+        between = [f"out {name}" for name in call.outputs if name not in self.outputs]
+        if sum(call.outputs[name[4:]].nbytes for name in between) > SMALL:
+            arrays |= {name: call.outputs[name[4:]] for name in between}
+        else:
+            between = []
+        results = outs if into else [*outs, *ends]
+        library, into = walks[0].library, ends if into else []
+        ready = bound(library, call, tables, arrays, into, results, between)
+        if ready is not None:
+            ready.counted = counted
+        return ready
 
 
 def empty(args: Arguments, value: Value, dtype: Any) -> Array:
@@ -267,29 +275,24 @@ def empty(args: Arguments, value: Value, dtype: Any) -> Array:
 
 
 def bound(
+    library: Library,
     call: Call,
-    tables: list[tuple[Compiled, Table]],
+    tables: list[tuple[str, Table]],
     arrays: dict[str, Array],
     into: list[str],
-    counted: list[int],
+    results: list[str],
+    between: list[str],
 ) -> Prepared | None:
-    """The calls of ``tables``, whose rows are named as ``arrays``, the caller's and, last, the
-    results but for those that go ``into`` the caller's, of which some are ``counted``; None where
-    C would take one from elsewhere than where it is."""
-    library, dtype = tables[0][0].library, call.run.dtype
-    results = [n for n in arrays if n not in into and n.startswith(("out ", "ended "))]
-    between = [f"out {name}" for name in call.outputs if f"out {name}" not in arrays]
-    large = sum(call.outputs[name[4:]].nbytes for name in between) > SMALL
-    if large:
-        arrays = arrays | {name: call.outputs[name[4:]] for name in between}
-    index = {name: n for n, name in enumerate(arrays)}
+    """The calls of functions with ``tables``, whose rows are named as ``arrays``: the caller's, of
+    which those ``into`` are written to, then ``results``, and what is ``between`` functions. None
+    where C would take one from elsewhere than where it is."""
+    dtype, index = call.run.dtype, {name: n for n, name in enumerate(arrays)}
     places, calls, held, written = [], [], [], []
-    for walk, table in tables:
+    for way, table in tables:
         rows = table.described()
-        calls.append((walk.way, library.function(walk.way, dtype), rows))
+        calls.append((way, library.function(way, dtype), rows))
         for row, x, name in zip(rows, table.held, table.names):
-            if large and name not in arrays and f"out {name}" in arrays:
-                name = f"out {name}"
+            name = f"out {name}" if name not in arrays and f"out {name}" in arrays else name
             if x is not None and name not in arrays:
                 held.append(x)
             elif x is not None and not np.may_share_memory(x, arrays[name]):
@@ -306,9 +309,8 @@ def bound(
         written.append((index[name], index[begun] if alike else -1))
     if sum({id(x): x.nbytes for x in held}.values()) > 2 * SMALL:
         return None
-    made = [(arrays[name].shape, arrays[name].dtype) for name in results]
-    made += [(arrays[name].shape, arrays[name].dtype) for name in between if large]
+    made = [(arrays[name].shape, arrays[name].dtype) for name in (*results, *between)]
     spans = [span(x) for x in arrays.values()]
-    sizes = library.sized(call)
-    given = (calls, places, made, spans, written, held, len(results), counted, call.run.T)
-    return Prepared(library, dtype, sizes, *given)
+    sizes, count, tokens = library.sized(call), len(results), call.run.T
+    given = (calls, places, made, spans, written, held, count)
+    return Prepared(library, dtype, sizes, *given, [], tokens)
