@@ -64,7 +64,6 @@ LEFT = {
 """Functions that stay as they are next to those above, and why."""
 
 CLASSES = {
-    "ZambaMambaMixer": "its scan is written into its layer, with projections for each head",
     "xLSTMBackend": "its denominator has an eps on the scale of a running maximum",
 }
 """Classes of modules with a recurrence that stay as they are, and why."""
