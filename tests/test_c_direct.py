@@ -173,6 +173,48 @@ def test_steps_in_place_and_over_one_another(module: Any) -> None:
         assert (o == wanted[0]).all() and (inputs == wanted[1].S).all()
 
 
+def test_steps_of_rows_of_a_pool(module: Any) -> None:
+    """Rows one after the other, equally far apart, backwards and in any order; into the pool that
+    they come from, and into another."""
+    x, w, _ = drawn(0)
+    x3 = np.concatenate([x[:, 0], x[:1, 1]])
+    pool = np.random.default_rng(1).standard_normal((9, H, K)).astype(np.float32)
+    every = ([0, 1, 2], [1, 4, 7], [8, 6, 4], [5, 0, 7])
+    for rows in map(np.array, (*every, *every)):
+        for other in (False, True):
+            one, two = pool.copy(), pool.copy()
+            given = (x3, w, one), (x3, w, two)
+            out, wanted_out = (pool * 2, pool * 2) if other else (one, two)
+            o, back = module.leaky_step(*given[0], out=out, state_indices=rows)
+            wanted, _ = slowly(
+                module, module.leaky_step, *given[1], out=wanted_out, state_indices=rows
+            )
+            assert back is out and (o == wanted).all()
+            assert (one == two).all() and (out == wanted_out).all()
+    assert known(module) == 1
+    refused = ([0, 1, 9], "below 9"), ([0, 1, 1], "different rows"), ([0, -1, 2], "different rows")
+    for wrong, words in refused:
+        before = pool.copy()
+        with pytest.raises(ValueError, match=f"state_indices: expected {words}"):
+            module.leaky_step(x3, w, pool, out=pool, state_indices=np.array(wrong))
+        assert (pool == before).all()
+    for wrong in (np.array([0.0, 1, 2]), np.array([0, 1])):
+        with pytest.raises(TypeError, match="state_indices: expected integers"):
+            module.leaky_step(x3, w, pool, out=pool, state_indices=wrong)
+
+
+def test_rows_of_a_pool_of_tensors(module: Any) -> None:
+    torch = pytest.importorskip("torch")
+    x, w, _ = (torch.from_numpy(a) for a in drawn(0))
+    pool = torch.randn(5, H, K)
+    for rows in map(torch.tensor, ([3, 1], [0, 2], [4, 0], [1, 2])):
+        one, two = pool.clone(), pool.clone()
+        o, _ = module.leaky_step(x[:, 0], w, one, out=one, state_indices=rows)
+        wanted, _ = slowly(module, module.leaky_step, x[:, 0], w, two, out=two, state_indices=rows)
+        assert torch.equal(o, wanted) and torch.equal(one, two)
+    assert known(module) == 1
+
+
 def test_every_other_call_is_not_aligned(module: Any) -> None:
     x, w, _ = drawn(0)
     moved = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(x.dtype).reshape(x.shape)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import local
 from typing import Any
 
@@ -100,11 +100,17 @@ class Prepared:
     counted: list[int]
     tokens: int
     cleared: bool = False  # results begin as zeros
+    pools: dict[int, tuple[int, int]] = field(default_factory=dict)  # rows, bytes between them
     threads: int = 0
     room: int = 0
 
-    def run(self, at: list[int]) -> bool:
-        """Whether arrays that begin there can be taken where they are; if so, all is computed."""
+    def run(self, at: list[int], rows: list[int] | None) -> bool:
+        """Whether arrays that begin there can be taken where they are; if so, all is computed, by
+        the ``rows`` of pools that belong to the batch."""
+        if rows is not None:
+            least = min(count for count, _ in self.pools.values())
+            if not rows or min(rows) < 0 or max(rows) >= least or len({*rows}) < len(rows):
+                return False
         for row, n, offset, unaligned in self.places:
             place = at[n]
             if place & unaligned:
@@ -119,9 +125,40 @@ class Prepared:
         if self.threads != processors():
             self.threads = self.sizes.threads = processors()
             self.room = self.library.room(self.sizes, self.dtype)
-        for what, function, rows in self.calls:
-            self.library.call(what, function, self.sizes, self.room, rows)
+        if rows is None:
+            self.call()
+        else:
+            self.call_rows(rows)
         return True
+
+    def call(self) -> None:
+        """Calls the functions."""
+        for what, function, table in self.calls:
+            self.library.call(what, function, self.sizes, self.room, table)
+
+    def call_rows(self, rows: list[int]) -> None:
+        """Calls the functions for rows of pools: at once where they are equally far apart, else for
+        one after the other."""
+        apart = rows[1] - rows[0] if len(rows) > 1 else 1
+        if all(row == rows[0] + n * apart for n, row in enumerate(rows)):
+            for place, n, _, unaligned in self.places:
+                if n in self.pools:
+                    place.data += rows[0] * self.pools[n][1]
+                    place.sequence = apart * self.pools[n][1] // (unaligned + 1)
+            self.call()
+            return
+        begun = [place.data for place, *_ in self.places]
+        self.sizes.N = 1
+        try:
+            for i, row in enumerate(rows):
+                for (place, n, _, unaligned), data in zip(self.places, begun):
+                    if n in self.pools:
+                        place.data = data + row * self.pools[n][1]
+                    else:
+                        place.data = data + i * place.sequence * (unaligned + 1)
+                self.call()
+        finally:
+            self.sizes.N = len(rows)
 
 
 class Mine(local):
@@ -153,19 +190,24 @@ class Direct:
         self.possible = all(plain) and not special and (self.attends or not program.counts)
 
     def call(
-        self, asked: tuple[Any, ...], given: list[Any], into: list[Any] | None
+        self,
+        asked: tuple[Any, ...],
+        given: list[Any],
+        into: list[Any] | None,
+        indices: Any = None,
     ) -> tuple[Any, list[Any] | None]:
         """A key by which to `remember` the call, None where there is none; and its results, where
         it is known: outputs, and final states unless they go ``into`` others. ``given`` are
         arguments and initial states, ``asked`` is what else decides. A step has ``into``, which
-        may be empty."""
+        may be empty; with ``indices`` states are pools, whose rows these are."""
         if not self.possible:
             return None, None
         if self.attends and (into is not None or any(x is not None for x in self.begun(given))):
             return None, None
         tensors = type(given[0]) is not np.ndarray and "torch" in sys.modules
         every = [*given, *into] if into else given
-        key = tensor_key(every) if tensors else array_key(every)
+        looked = every if indices is None else [*every, indices]
+        key = tensor_key(looked) if tensors else array_key(looked)
         if key is None:
             return None, None
         one = (*asked, *key)
@@ -184,7 +226,7 @@ class Direct:
             at = addresses(x for x in (*every, *made) if x is not None)
             if into and not all(x.flags.writeable for x in into):
                 return None, None
-        if not ready.run(at):
+        if not ready.run(at, None if indices is None else indices.tolist()):
             return one, None
         for n in ready.counted:
             made[n][...] = ready.tokens
@@ -210,10 +252,14 @@ class Direct:
             seen[key] = ready or True
 
     def prepared(
-        self, asked: tuple[str, int | None] | None, given: list[Any], into: list[Any] | None
+        self,
+        asked: tuple[str, int | None] | None,
+        given: list[Any],
+        into: list[Any] | None,
+        pooled: bool = False,
     ) -> Prepared | None:
         """The calls for a mode and chunk, or None of a step; None where what C takes are not the
-        caller's own arrays."""
+        caller's own arrays. With ``pooled`` states are pools."""
         signature, program, step = self.signature, self.program, asked is None
         args = Arguments(signature, self.draws, dict(zip(self.arguments, given)), step)
         x = {}
@@ -240,8 +286,13 @@ class Direct:
         ended = into or [empty(args, s, args.dtype) for s in signature.states]
         outputs = dict(zip(self.outputs, (y[:, None] if step else y for y in made)))
         call.outputs = without(outputs, program.units)
-        call.state = without(dict(zip(self.states, self.begun(given))), program.units)
-        final = without(dict(zip(self.states, ended)), program.units)
+        begun = self.begun(given)
+        if pooled and not (into and all(x is not None for x in begun)):
+            return None
+        first = slice(0, batch) if pooled else slice(None)
+        starts = [None if x is None else x[first] for x in begun]
+        call.state = without(dict(zip(self.states, starts)), program.units)
+        final = without({n: x[first] for n, x in zip(self.states, ended)}, program.units)
         tables = []
         for p in walks:
             tables.append((p.way, p.taken(call, final, [])))
@@ -264,6 +315,9 @@ class Direct:
         ready = bound(library, call, tables, arrays, into, results, between)
         if ready is not None:
             ready.counted = counted
+            fields = (*ends, *(f"begun {name}" for name in self.states)) if pooled else ()
+            pools = {n: arrays[name] for n, name in enumerate(arrays) if name in fields}
+            ready.pools = {n: (len(x), x.strides[0]) for n, x in pools.items()}
         return ready
 
 

@@ -140,10 +140,11 @@ class Host:
         """(outputs, state) of one token; where gradients or a compiler want to see it, it is a call
         of one token."""
         begun, target, key = self.listed(state), [] if out is None else self.listed(out), None
-        plain = state_indices is None and state_dtype is None and not debug
+        plain = (state_indices is None or bool(target)) and state_dtype is None and not debug
         if plain and begun is not None and target is not None and not compiling():
             given = [*arguments.values(), *begun]
-            key, found = self.direct.call(("step",), given, target)
+            pooled = state_indices is not None
+            key, found = self.direct.call(("step", pooled), given, target, state_indices)
             if found is not None:
                 outputs, new = self.given_back([*found, *target])
                 return outputs, new if out is None else out
@@ -181,7 +182,7 @@ class Host:
             result = each(tensor_of, outputs), each(tensor_of, new) if out is None else out
         if key is not None:
             arrays, into = [*map(array_of, given)], [*map(array_of, target or ())]
-            prepare = partial(self.direct.prepared, None, arrays, into)
+            prepare = partial(self.direct.prepared, None, arrays, into, pooled)
             self.direct.remember(key, prepare, any(map(is_tensor, given)))
         return result
 
