@@ -118,9 +118,9 @@ class Prepared:
             row.data = place + offset
         for n, same in self.written:
             first, stop = at[n], at[n] + self.spans[n][1]
-            for m, place in enumerate(at):
-                apart = place + self.spans[m][0] >= stop or first >= place + self.spans[m][1]
-                if not (apart or m == n or (m == same and place == first)):
+            for m, (place, (low, high)) in enumerate(zip(at, self.spans)):
+                over = place + low < stop and first < place + high
+                if over and m != n and (m != same or place != first):
                     return False
         if self.threads != processors():
             self.threads = self.sizes.threads = processors()
@@ -223,7 +223,7 @@ class Direct:
         else:
             made = [np.zeros(shape, dtype) for shape, dtype in ready.made[:clear]]
             made += [np.empty(shape, dtype) for shape, dtype in ready.made[clear:]]
-            at = addresses(x for x in (*every, *made) if x is not None)
+            at = addresses([x for x in (*every, *made) if x is not None])
             if into and not all(x.flags.writeable for x in into):
                 return None, None
         if not ready.run(at, None if indices is None else indices.tolist()):

@@ -278,6 +278,8 @@ class Host:
         in no form of a state."""
         if state is None:
             return [None] * len(self.fields)
+        if isinstance(state, np.ndarray) and len(self.fields) == len(self.declared) == 1:
+            return [state]
         if (isinstance(state, np.ndarray) or is_tensor(state)) and len(self.declared) == 1:
             state = {self.declared[0]: state}
         elif isinstance(state, tuple):
