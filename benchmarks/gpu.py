@@ -362,6 +362,11 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="a folder")
     parser.add_argument("--check", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if not (options.smoke or options.check):
+        import torch
+
+        if not torch.cuda.is_available():
+            parser.error("this machine has no CUDA device; --smoke runs interpreted")
     options.shapes = options.shapes or (TINY if options.smoke else SHAPES)
     options.results = options.results or record.RESULTS
     if options.smoke:

@@ -15,7 +15,7 @@ from conftest import ROOT
 
 import lacc
 from lacc.distributed import context_parallel
-from lacc.distributed.context import _cut
+from lacc.distributed.context import _cut, apart
 
 WORKER = ROOT / "tests" / "distributed_worker.py"
 TRAINING = ROOT / "examples" / "apps" / "train_lm.py"
@@ -61,6 +61,11 @@ def test_every_class_on_three_ranks() -> None:
     names = ["gla", "mamba2", "rwkv7", "gated_deltanet", "deltaproduct", "gsa", "mamba1", "lru"]
     names += ["ttt_linear", "slstm", "based", "sliding_window", "token_shift", "mlstm", "rwkv4"]
     checked(3, *names)
+
+
+def test_heads_with_a_drawn_buffer_stay_together() -> None:
+    for name, alone in (("rfa", False), ("retnet", False), ("gla", True), ("mamba2", True)):
+        assert apart(lacc.load(ROOT / "examples" / f"{name}.la")) is alone
 
 
 def test_ranks_that_do_not_fit_together_say_so() -> None:

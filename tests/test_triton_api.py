@@ -114,7 +114,7 @@ def test_refuses_what_no_kernel_takes(found: Any) -> None:
             "expected to rise from 0 to T = 9, got [0, 4, 12]",
         ),
         "chunk": ("ValueError: chunk: ", "expected a positive integer, got 2.5"),
-        "K chunk": (f"ValueError: forward_0a {sizes} 4194304 entries in chunks of 16 ", tile),
+        "K chunk": (f"ValueError: forward_0b {sizes} 4194304 entries in chunks of 16 ", tile),
         "long chunk": ("ValueError: ", f"entries in chunks of 2048 tokens; {tile}"),
         "K recurrent": (f"ValueError: forward_token {sizes} 2097152 entries; ", tile),
         "K step": (f"ValueError: forward_token {sizes} 2097152 entries; ", tile),

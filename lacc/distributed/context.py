@@ -157,6 +157,8 @@ def apart(spec: Spec) -> bool:
     roots = [*(s.update for s in spec.states), *(s.initial for s in spec.states)]
     roots += [*(o.expr for o in spec.outputs), *(a.default for a in spec.args if a.default)]
     levels = {*(s.per for s in spec.states), *(o.per for o in spec.outputs)}
+    if any(a.draw and a.per in ("head", "group") for a in spec.args):
+        return False  # what is drawn for some heads is not a part of what is drawn for all
     return "layer" not in levels and not any(node.op in ("head", "H") for node in nodes(roots))
 
 
@@ -203,7 +205,8 @@ class _Ring:
         import torch
         import torch.distributed as dist
 
-        parts = [x.contiguous().reshape(-1).view(torch.uint8) for x in tensors if x.numel()]
+        flat = (x.new_empty(x.numel()).copy_(x.reshape(-1)) for x in tensors if x.numel())
+        parts = [x.view(torch.uint8) for x in flat]
         body = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.uint8, device=self.device)
         first = torch.tensor([*head, body.numel()], dtype=torch.int64, device=self.device)
         for message in (first, body):

@@ -224,6 +224,9 @@ class Layer(nn.Module):
             else:
                 if v.name not in buffers:
                     raise ValueError(f"buffers: {self.variant} needs {v.name} {list(shape)}")
+                if tuple(buffers[v.name].shape) != shape:
+                    got = tuple(buffers[v.name].shape)
+                    raise ValueError(f"buffers: expected {v.name} of {list(shape)}, got {got}")
                 self.fixed.append(v.name)
                 self.register_buffer(v.name, buffers[v.name].to(device))
         self.outputs = [v for v in self.values if v.role == "output"]

@@ -246,5 +246,5 @@ def _of_phases(derived: Derived, C: int, T: int, dims: Mapping[str, int]) -> Tab
         counts = (work.products, work.maps, work.entries, work.calls)
         numbers = (cost.evaluate(n, sizes(C, dims, T / 2)) for n in counts)
         rows.append((phase, *(f"{n:,.0f}" for n in numbers)))
-    header = ("phase", "flops in products", "flops elementwise", "entries moved", "NumPy calls")
+    header = ("phase", "flops in products", "flops elementwise", "entries moved", "calls")
     return Table(f"a chunk of {C} tokens, one head", header, tuple(rows))

@@ -60,14 +60,35 @@ def resting() -> Iterator[None]:
             del os.environ[name]
 
 
+FORKED: list[bool] = []
+"""Filled in a child of a process that had loaded a library: OpenMP's threads are not there, and a
+call that waits for them would do so for ever."""
+
+
 @cache
 def processors() -> int:
-    """How many threads to use: $LACC_THREADS, else the processors that this process may use."""
+    """How many threads to use: $LACC_THREADS, else the processors that this process may use; one in
+    a forked child."""
+    if FORKED:
+        return 1
     given = os.environ.get("LACC_THREADS", "")
     if given and not (given.isdecimal() and int(given)):
         raise ValueError(f"LACC_THREADS: expected a positive number, got {given!r}")
     may = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
     return int(given) if given else len(may(0))
+
+
+def alone() -> None:
+    """From now on one thread."""
+    FORKED.append(True)
+    processors.cache_clear()
+
+
+@cache
+def mind_forks() -> None:
+    """Children of this process are `alone`."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=alone)
 
 
 class Along(Call):
@@ -106,6 +127,7 @@ class Library:
                         f"{self.home / self.name}.c is not what its Python file was written with; "
                         "compile the spec again"
                     )
+                mind_forks()
                 path = library(self.name, files, ["-DLACC_DOUBLE"] if kind == "f64" else [])
                 try:
                     with resting():

@@ -220,6 +220,8 @@ class Direct:
             made = [torch.zeros(shape, dtype=d, device="cpu") for shape, d in ready.made[:clear]]
             made += [torch.empty(shape, dtype=d, device="cpu") for shape, d in ready.made[clear:]]
             at = [x.data_ptr() for x in (*every, *made) if x is not None]
+            if not all(at):  # nothing in it, or no memory behind it
+                return None, None
         else:
             made = [np.zeros(shape, dtype) for shape, dtype in ready.made[:clear]]
             made += [np.empty(shape, dtype) for shape, dtype in ready.made[clear:]]

@@ -49,7 +49,9 @@ def array_of(x: Any) -> Any:
         return x
     if x.device.type != "cpu":
         raise TypeError(f"expected tensors on the CPU, got one on {x.device}")
-    x = x.detach()
+    x = x.detach().resolve_neg()
+    if x.numel() and not x.data_ptr():
+        raise ValueError(f"expected a tensor with memory, got one of {tuple(x.shape)} without")
     if "bfloat16" not in str(x.dtype):
         return x.numpy()
     import ml_dtypes

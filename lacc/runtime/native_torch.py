@@ -146,6 +146,7 @@ class Host:
             pooled = state_indices is not None
             key, found = self.direct.call(("step", pooled), given, target, state_indices)
             if found is not None:
+                changed(target)
                 outputs, new = self.given_back([*found, *target])
                 return outputs, new if out is None else out
         if not any(map(is_tensor, arguments.values())):
@@ -169,6 +170,7 @@ class Host:
                 state_dtype=state_dtype,
             )
         else:
+            refuse_out(target or ())
             outputs, new = step(
                 self.signature,
                 self.core,
@@ -179,6 +181,7 @@ class Host:
                 debug=debug,
                 state_dtype=dtype_of(state_dtype),
             )
+            changed(target or ())
             result = each(tensor_of, outputs), each(tensor_of, new) if out is None else out
         if key is not None:
             arrays, into = [*map(array_of, given)], [*map(array_of, target or ())]
@@ -309,3 +312,21 @@ def compiling() -> bool:
     """Whether a compiler of torch looks at what is called."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.compiler.is_compiling())
+
+
+def refuse_out(target: Iterable[Any]) -> None:
+    """Raises ValueError for a tensor that a step cannot be written into."""
+    import torch
+
+    for x in filter(is_tensor, target):
+        if x.requires_grad and torch.is_grad_enabled():
+            raise ValueError("out: expected a tensor without requires_grad, or torch.no_grad()")
+        if x.is_neg():
+            raise ValueError("out: expected a tensor of its own, got a negated view")
+
+
+def changed(target: Iterable[Any]) -> None:
+    """Tells autograd that tensors were written to: who kept one for a gradient has to notice."""
+    for x in filter(is_tensor, target):
+        if not x.is_inference():
+            sys.modules["torch"].autograd.graph.increment_version(x)

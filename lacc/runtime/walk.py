@@ -71,7 +71,7 @@ class Call:
                 self.state[rows.field] = self.declared(rows, name, first.get(name, 0.0))
                 self.unfilled[rows.field] = name
         self.start = dict(self.state)
-        for label in {name for p in self.passes for name in p.inputs if "@" in name}:
+        for label in sorted({name for p in self.passes for name in p.inputs if "@" in name}):
             name, offset = label.split("@")
             self.x[label] = self.delayed(name, -int(offset))
         if program.counts:

@@ -50,6 +50,14 @@ class Theirs(Exception):
         self.trace = trace
 
 
+def told_apart(a: float, b: float) -> tuple[str, str]:
+    """Two numbers with as many digits as it takes to see that they differ."""
+    for digits in (6, 9, 12, 17):
+        if (x := f"{a:.{digits}g}") != (y := f"{b:.{digits}g}"):
+            break
+    return x, y
+
+
 @dataclass(frozen=True)
 class Own:
     """A function, where it stands, and the file that it is in."""
@@ -75,7 +83,7 @@ class Difference:
     def __str__(self) -> str:
         where = ", ".join(f"{name} {at}" for name, at in self.place.items())
         said = f"{self.quantity} first differs at {where or 'its only entry'}: "
-        said += f"yours {self.yours:.6g}, the spec's {self.expected:.6g}"
+        said += "yours {}, the spec's {}".format(*told_apart(self.yours, self.expected))
         said += f"\n  {self.share:.0%} of its entries differ, for {self.case}"
         return said + (f"\n  {self.likely}" if self.likely else "")
 
