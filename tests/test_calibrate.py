@@ -233,3 +233,9 @@ def test_a_cache_that_cannot_be_written_to_is_a_warning(
 def test_a_machine_that_there_is_not_is_wrong_use(lacc: Run) -> None:  # noqa: F811
     code, _, err = lacc("explain", str(RETNET), "--machine", "vax")
     assert code == 2 and "vax" in err
+
+
+def test_constants_that_no_machine_has_are_not_kept() -> None:
+    known = MACHINES["numpy"][calibrate.family()]
+    assert calibrate.doubtful("numpy", known) == ""
+    assert calibrate.doubtful("numpy", replace(known, flops=known.flops / 300)) == "flops"

@@ -62,6 +62,13 @@ def calibrate(
         except building.BuildError as problem:
             raise LaccError([error("LA0702", None, name=name, reason=str(problem))]) from None
         report.say(f"{name} on {where}\n{_constants(name, machine)}\n")
+        if slow := probing.doubtful(name, machine):
+            report.complain(
+                f"warning: not kept: {slow} is under a tenth of what such a processor does; "
+                "others have it, or threads of NumPy's BLAS wait for one another"
+            )
+            report.complain("  = help: try again when it is idle, or with OPENBLAS_NUM_THREADS=1")
+            raise typer.Exit(1)
         with _kept("keep"):
             probing.keep(name, machine)
     if not show:

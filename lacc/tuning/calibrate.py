@@ -161,6 +161,12 @@ def _far() -> Any:
     return np.zeros(max(16 << 20, min(caches().get("L3", 0) // 2, 32 << 20)), np.float32)
 
 
+def doubtful(target: str, machine: Machine) -> str:
+    """The rate that no idle machine is so far below the declared one of its family with, or ""."""
+    known = MACHINES[target][family()]
+    return next((name for name in RATES if getattr(machine, name) < getattr(known, name) / 10), "")
+
+
 def keep(target: str, machine: Machine) -> None:
     """Puts constants where plans find them. Raises OSError."""
     constants = {name: getattr(machine, name) for name in (*RATES, *SECONDS, *CACHES)}
