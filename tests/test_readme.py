@@ -65,6 +65,8 @@ def test_a_command_of_the_readme_ends_well(line: str, checkout: Path) -> None:
 def test_the_python_of_the_readme_runs(checkout: Path) -> None:
     program = "\n".join(body for body in PYTHON if body not in TORCH)
     (checkout / "readme.py").write_text(program, encoding="utf-8")
+    compiled = next(line for line in SHELL if "--target c -o out" in line)
+    test_a_command_of_the_readme_ends_well(compiled, checkout)  # what the program imports
     python(checkout, "readme.py")
 
 
