@@ -16,6 +16,18 @@ MARKS = {"forward": "circle", "train": "square", "decode": "triangle", "cold": "
 
 def html(record: Record) -> str:
     """The page."""
+    return rendered(
+        "bench.html.j2",
+        record=record,
+        plots=list(plots(record)),
+        tables=[_table(case) for case in record.cases],
+        header=HEADER,
+        rates=[_rate(threads, found) for threads, found in record.rates.items()],
+    )
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A page of the package's templates, its values escaped unless they say that they are safe."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -25,14 +37,7 @@ def html(record: Record) -> str:
         lstrip_blocks=True,
         autoescape=True,
     )
-    template = environment.get_template("bench.html.j2")
-    return template.render(
-        record=record,
-        plots=list(plots(record)),
-        tables=[_table(case) for case in record.cases],
-        header=HEADER,
-        rates=[_rate(threads, found) for threads, found in record.rates.items()],
-    )
+    return environment.get_template(template).render(**values)
 
 
 def plots(record: Record) -> Iterator[str]:

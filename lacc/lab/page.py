@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lacc.bench import svg
+from lacc.bench.page import rendered
 from lacc.bench.svg import Plot, Point, Series
 from lacc.lab.tasks import TASKS, Task
 from lacc.lab.trials import HEADS, NARROW, Mean, Record, mean
@@ -21,16 +22,8 @@ MARKS = ("circle", "square", "diamond", "triangle")
 
 def html(record: Record) -> str:
     """The page."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("lacc.templates", ""),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=True,
-    )
-    return environment.get_template("lab.html.j2").render(
+    return rendered(
+        "lab.html.j2",
         record=record,
         given=[c.name for c in record.contestants if c.given],
         header=header(record),
