@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lacc.backends.base import lead
-from lacc.backends.triton_frame import Frame, KernelSpec
+from lacc.backends.device_kernel import KernelSpec
+from lacc.backends.triton_frame import Frame
 from lacc.spec.model import Spec
 from lacc.spec.shapes import ONE, Size
 from lacc.tile.lower import Naming

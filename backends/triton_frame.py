@@ -6,10 +6,10 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from lacc.backends import paste, triton_device
 from lacc.backends.base import unused
+from lacc.backends.device_kernel import WORD, KernelSpec, host_size
 from lacc.backends.text import size_text
 from lacc.backends.triton_layout import Index
 from lacc.backends.triton_text import multiplied
@@ -35,33 +35,6 @@ RESERVED = (
         "first_chunk",
     ),
 )
-WORD = re.compile(r"[^\W\d]\w*")
-
-
-def host_size(size: Size) -> str:
-    """A size as Python over the sizes ``n`` by name."""
-    return WORD.sub(lambda name: f'n["{name[0]}"]', size_text(size))
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSpec:
-    """What one kernel is: ``program`` (and the program ``remade`` whose states a backward by token
-    needs), the kind ("chunk", "loop", "token"), whether it goes ``backward`` through the chunks,
-    whether the pass runs from the last token to the first (``reverse``), the states it carries, and
-    the arguments that may be omitted. Programs share the axis ``split`` in blocks, or each goes
-    through blocks of the axis ``looped`` ("" for none)."""
-
-    name: str
-    doc: str
-    kind: str
-    program: Program
-    split: str = ""
-    looped: str = ""
-    backward: bool = False
-    reverse: bool = False
-    carries: tuple[str, ...] = ()
-    remade: Program | None = None
-    optional: frozenset[str] = frozenset()
 
 
 class Frame:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lacc.backends.device_kernel import KernelSpec
 from lacc.backends.text import Text
 from lacc.backends.triton_arrays import Arrays, Place, load_mask, store_mask
 from lacc.backends.triton_body import Body
-from lacc.backends.triton_frame import KernelSpec
 from lacc.spec.model import Spec
 from lacc.tile.lower import Naming
 from lacc.tile.program import Axes, Program

@@ -1,97 +1,25 @@
-"""A pass over time in, its kernels and the two functions that launch them out.
-
-Forward there are two ways, one kernel for all (*fused*) or loops that carry the states alone
-between kernels of single chunks (*split*); backward there is the one that partition finds.
-"""
+"""A pass over time in, its Triton kernels and the two functions that launch them out."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
-from string import ascii_lowercase
+from collections.abc import Iterable
 
-from lacc.backends.base import call_code, tuple_code, tuple_text
+from lacc.backends.device_kernel import KernelSpec
+from lacc.backends.device_pass import DevicePass
 from lacc.backends.triton_cut import CHUNKS, Finished, finished, fits, workload
-from lacc.backends.triton_frame import KernelSpec, host_size
 from lacc.backends.triton_kernel import KernelText
 from lacc.runtime.launching import Workload, total
-from lacc.spec.model import Spec
-from lacc.spec.shapes import Shape, Size
-from lacc.tile.derive import Pair
 from lacc.tile.fit import Fit
-from lacc.tile.operands import only_products
 from lacc.tile.pad import fill_padding
-from lacc.tile.partition import (
-    Part,
-    from_starts,
-    has_products,
-    in_one_loop,
-    partition,
-    start_name,
-)
-from lacc.tile.program import Program, prune
-from lacc.tile.rewrite import for_kernels
-from lacc.tile.split import led_by
-from lacc.tile.unroll import unroll
+from lacc.tile.partition import Part
+from lacc.tile.program import Program
 
 
-class TritonPass:
-    """The kernels of one pass over time, or of one token (``number`` "token")."""
+class TritonPass(DevicePass[KernelText]):
+    """The Triton kernels of one pass over time, or of one token."""
 
-    def __init__(
-        self,
-        spec: Spec,
-        pair: Pair,
-        number: str,
-        *,
-        reverse: bool = False,
-        shared: Collection[str] = (),
-        fine: bool = False,
-    ) -> None:
-        """``shared`` are the arguments that other passes take, too; ``fine``: products round less
-        than bfloat16 does."""
-        self.spec, self.number, self.reverse = spec, number, reverse
-        self.shared, self.fine = shared, fine
-        self.chunk = CHUNKS[0]
-        self.by_token = number == "token"
-        self.dims = {name: int(dim.default or 0) for name, dim in spec.dims.items()}
-        self.shapes: dict[str, Shape] = {s.ascii: s.shape for s in spec.states}
-        self.optional = frozenset(a.ascii for a in spec.args if a.default is not None)
-        forward, backward = pair.forward, pair.backward
-        self.forward_program = unroll(for_kernels(forward, "state"))
-        self.backward_program = unroll(for_kernels(backward, "dstate"))
-        self.states = tuple(
-            n.removeprefix("state:") for n in self.forward_program.outs if n.startswith("state:")
-        )
-        self.starts = tuple(s for s in self.states if s in self.backward_program.loads("state"))
-        if self.by_token:
-            self._token()
-        else:
-            self._chunks()
-
-    # ---- kernels ---------------------------------------------------------------------------------
-
-    def _chunks(self) -> None:
-        """Kernels for the longest chunks in which all should fit."""
-        program, back = self.forward_program, from_starts(self.backward_program)
-        for self.chunk in CHUNKS:
-            split = self._partitioned(program, "state") if program.loads("state") else ()
-            parts = self._partitioned(back, "dstate")
-            if all(map(self._fits, (*split, *parts))):
-                break
-        self.fused = self._kernels(in_one_loop(program, "state", self.starts), "fused", False)
-        self.split = self._kernels(split, "forward", False) if len(split) > 1 else []
-        self.back = self._kernels(parts, "backward", True)
-
-    def _partitioned(self, program: Program, carried: str) -> tuple[Part, ...]:
-        """Kernels for each phase, or one where there is nothing to gain: where no matrices are
-        multiplied, and where sums over all chunks of a sequence come out."""
-        whole = any(n.startswith("last:") for n in program.outs)
-        starts = self.starts if carried == "state" else ()
-        if has_products(program) and not whole:
-            return partition(program, carried, self.dims, starts, self.chunk, self._fits)
-        parts = in_one_loop(program, carried, starts)
-        return tuple(replace(part, kind="loop") for part in parts) if whole else parts
+    chunks = CHUNKS
+    pairs = "block(run.C, 16)"
 
     def _fits(self, part: Part) -> bool:
         return fits(part, self._workload)
@@ -100,255 +28,39 @@ class TritonPass:
     def _workload(self) -> Workload:
         return workload(self.dims, self.chunk)
 
-    def _token(self) -> None:
-        program, back = self.forward_program, self.backward_program
-        loads = program.loads("state")
-        self.starts = tuple(s for s in self.states if s in led_by(program, self.starts))
-        outs = {
-            **program.outs,
-            **{f"kept:{start_name(s)}": loads[s] for s in self.starts if s in loads},
-        }
-        part = Part("token", Program(program.body, outs, program.sizes), self.states)
-        self.fused = self._kernels((part,), "", False)
-        self.split = []
-        remade = None
-        if self.starts:
-            outs = {f"state:{s}": program.outs[f"state:{s}"] for s in self.starts}
-            remade = prune(Program(program.body, outs, program.sizes))
-        carries = tuple(
-            s for s in self.states if f"state:{s}" in back.outs or s in back.loads("dstate")
+    def _kernel(
+        self, name: str, part: Part, *, backward: bool, remade: Program | None = None
+    ) -> KernelText:
+        ready = finished(part, self._workload, whole=remade is not None)
+        what = KernelSpec(
+            name,
+            self._doc(part, ready.program),
+            part.kind,
+            ready.program,
+            ready.split,
+            ready.looped,
+            backward,
+            self.reverse,
+            part.carries,
+            remade=fill_padding(remade) if remade is not None else None,
+            optional=self.optional,
         )
-        self.back = self._kernels((Part("token", back, carries),), "", True, remade)
+        return KernelText(self.spec, what)
 
-    def _kernels(
-        self, parts: tuple[Part, ...], stem: str, backward: bool, remade: Program | None = None
-    ) -> list[KernelText]:
-        found = []
-        for n, part in enumerate(parts):
-            ready = finished(part, self._workload, whole=remade is not None)
-            program = ready.program
-            way = "backward" if backward else "forward"
-            name = f"{way}_token" if self.by_token else f"{stem}_{self.number}"
-            if len(parts) > 1:
-                name = f"{stem}_{self.number}{_letters(n)}"
-            what = KernelSpec(
-                name,
-                self._doc(part, program),
-                part.kind,
-                program,
-                ready.split,
-                ready.looped,
-                backward,
-                self.reverse,
-                part.carries,
-                remade=fill_padding(remade) if remade is not None else None,
-                optional=self.optional,
-            )
-            found.append(KernelText(self.spec, what))
-        return found
+    def _takes_one(self) -> str:
+        return f"in_one(FUSED_{self.number}, SPLIT_{self.number}, run)"
 
-    def _doc(self, part: Part, program: Program) -> str:
-        what = {"chunk": "of one chunk", "loop": "chunk after chunk", "token": "token after token"}
-        outs = ", ".join(n.rpartition(":")[2] for n in program.outs if not n.startswith("state:"))
-        states = ", ".join(part.carries)
-        carried = f" carrying {states}" if states else ""
-        return f"{outs or states}, {what[part.kind]}{carried}."
-
-    # ---- the functions that launch ---------------------------------------------------------------
-
-    @property
-    def kernels(self) -> list[KernelText]:
-        """Every kernel of the pass."""
-        return [*self.fused, *self.split, *self.back]
-
-    def entry(self) -> str:
-        """What the table of passes says of it, as code."""
-        both = (self.forward_program, self.backward_program)
-
-        def loaded(*kinds: str) -> list[str]:
-            return list(dict.fromkeys(n for p in both for kind in kinds for n in p.loads(kind)))
-
-        outs = [n for n in self.forward_program.outs if not n.startswith("state:")]
-        return call_code(
-            "Pass",
-            {
-                "reverse": self.reverse,
-                "inputs": tuple_text(loaded("input", "stored")),
-                "fixed": tuple_text(loaded("param", "buffer")),
-                "last": tuple_text(loaded("last")),
-                "states": tuple_text(self.states),
-                "outputs": tuple_text(n.removeprefix("stored:") for n in outs),
-                "forward": f"run_forward_{self.number}",
-                "backward": f"run_backward_{self.number}",
-            },
-        )
-
-    def functions(self) -> Iterator[tuple[str, list[str]]]:
-        """The heads and lines of the functions that launch the kernels, forward and backward."""
-        yield (
-            f"def run_forward_{self.number}(x, begun, last, run, keep):",
-            [*self._forward_rooms(), *self._forward_launches(), self._forward_result()],
-        )
-        yield (
-            f"def run_backward_{self.number}(x, last, given, run, dy, dended):",
-            [
-                *self._backward_rooms(),
-                *self._launches("BACK", self.back),
-                "return dx, dfixed, dlast, dbegun",
-            ],
-        )
-
-    def _run_lines(self) -> list[str]:
-        found = ["run = finer(run)"] if self.fine else []
-        return [*found, "n = run.dims"]
-
-    def _forward_rooms(self) -> list[str]:
-        lines = self._run_lines()
-        outputs = {o.ascii: o.shape for o in self.spec.outputs}
-        rooms = []
-        for name, i in self.forward_program.outs.items():
-            label = name.removeprefix("stored:")
-            if name.startswith("state:"):
-                continue
-            if name in outputs:
-                rooms.append(f'"{label}": token_room(run, run.out_dtype{_shape(outputs[name])})')
-            else:
-                axes = [self._size(a) for a in self.forward_program.body[i].axes if a != "t"]
-                rooms.append(f'"{label}": token_room(run, run.dtype{_shape(axes)})')
-        lines.append(f"y = {_dict(rooms)}")
-        ends = [f'"{s}": state_room(run{_shape(self.shapes[s])})' for s in self.states]
-        into = "run.into or " if self.by_token else ""
-        lines.append(f"ended = {into}{_dict(ends)}")
-        lines.append("kept = dict.fromkeys(" + tuple_text(map(start_name, self.starts)) + ")")
-        if self.starts:
-            starts = [
-                self._kept_room(start_name(s), self.shapes[s], self._starts_rounded)
-                for s in self.starts
-            ]
-            lines.append("if keep:")
-            lines.append(f"    kept = {_dict(starts)}")
-        return lines
-
-    @property
-    def _starts_rounded(self) -> frozenset[str]:
-        """States whose copies at the start of a chunk only products take."""
-        if self.by_token:
-            return frozenset()
-        users = [k.program for k in (*self.split, *self.back)]
-        names = map(start_name, self.starts)
-        return frozenset(name for name in names if rounds(users, name))
-
-    def _kept_room(self, name: str, shape: Iterable[Size | str], rounded: frozenset[str]) -> str:
-        dtype = "operand_dtype(run)" if name in rounded else "run.dtype"
-        return f'"{name}": chunk_room(run, {dtype}{_shape(shape)})'
-
-    def _forward_launches(self) -> list[str]:
-        fused = self._launches("FUSED", self.fused)
-        if not self.split:
-            return fused
-        number = self.number
+    def _launch(self, way: str, kernel: KernelText) -> list[str]:
+        name, table = kernel.what.name, f"{way}_{self.number}"
+        programs = "run.chunks" if kernel.what.kind == "chunk" else "run.N"
         return [
-            f"if not in_one(FUSED_{number}, SPLIT_{number}, run):",
-            *(
-                f"    {line}"
-                for line in [
-                    *self._between(self.split, self.starts),
-                    *self._launches("SPLIT", self.split),
-                ]
-            ),
-            "else:",
-            *(f"    {line}" for line in fused),
+            "launched(",
+            f'    "{name}", {name}, {table}["{name}"], run, {programs} * run.H,',
+            "    lambda config: called(",
+            *(f"        {line}," for line in kernel.call),
+            "    ),",
+            ")",
         ]
-
-    def _forward_result(self) -> str:
-        kept = tuple_code(f'kept["{start_name(s)}"]' for s in self.starts)
-        return f"return y, ended, {kept} if keep else ()"
-
-    def _between(self, kernels: list[KernelText], given: Iterable[str] = ()) -> list[str]:
-        """Room for what crosses from kernel to kernel."""
-        lines = []
-        programs = [k.program for k in kernels]
-        had = set(map(start_name, given))
-        for kernel in kernels:
-            for name, i in kernel.program.outs.items():
-                if not name.startswith("kept:"):
-                    continue
-                label, axes = name.removeprefix("kept:"), kernel.program.body[i].axes
-                needed = any(label in p.loads("kept") for p in programs)
-                if label in had and not needed:
-                    continue
-                dtype = "operand_dtype(run)" if rounds(programs, label) else "run.dtype"
-                if label in had:
-                    dtype = "operand_dtype(run)" if label in self._starts_rounded else "run.dtype"
-                room = "token_room" if {"t", "s"} & set(axes) else "chunk_room"
-                rest = axes[1:] if room == "token_room" else axes
-                sizes = ["block(run.C, 16)" if a in ("t", "s") else self._size(a) for a in rest]
-                line = f'kept["{label}"] = {room}(run, {dtype}{_shape(sizes)})'
-                if label in had:
-                    lines += [f'if kept["{label}"] is None:', f"    {line}"]
-                else:
-                    lines.append(line)
-        return lines
-
-    def _backward_rooms(self) -> list[str]:
-        program, by_name = self.backward_program, {a.ascii: a for a in self.spec.args}
-        lines = self._run_lines()
-        starts = tuple_text(map(start_name, self.starts))
-        lines.append(f"kept = dict(zip({starts}, given))")
-        rooms: dict[str, list[str]] = {"dx": [], "dfixed": [], "dlast": [], "dbegun": []}
-        for name, i in program.outs.items():
-            kind, _, label = name.rpartition(":")
-            axes = program.body[i].axes
-            arg = by_name.get(label.partition("@")[0])
-            shape = arg.shape if arg else [self._size(a) for a in axes if a != "t"]
-            if kind == "input":
-                plain = arg is not None and arg.per == "head" and label not in self.shared
-                level = '"head"' if plain else '""'
-                rooms["dx"].append(
-                    f'"{label}": gradient_room(run, x["{label}"], {level}{_shape(shape)})'
-                )
-            elif kind == "stored":
-                rooms["dx"].append(f'"{label}": token_room(run, run.dtype{_shape(shape)})')
-            elif kind == "param":
-                parts = self._parts(label)
-                rooms["dfixed"].append(
-                    f'"{label}": partial_room(run, x["{label}"], {parts}{_shape(shape)})'
-                )
-            elif kind == "last":
-                rooms["dlast"].append(f'"{label}": state_room(run{_shape(self.shapes[label])})')
-        carried = dict.fromkeys(s for k in self.back for s in k.what.carries)
-        rooms["dbegun"] = [f'"{s}": state_room(run{_shape(self.shapes[s])})' for s in carried]
-        lines += [f"{name} = {_dict(made)}" for name, made in rooms.items()]
-        if self.by_token and self.starts:
-            scratch = [
-                f'"{s}": scratch_room(run{_shape(self.shapes[s])})'
-                for s in self.back[0].remade_states
-            ]
-            lines.append(f"scratch = {_dict(scratch)}")
-        return [*lines, *self._between(self.back)]
-
-    def _parts(self, label: str) -> str:
-        """How many partial sums there are of a param's gradient."""
-        for kernel in self.back:
-            if f"param:{label}" in kernel.program.outs:
-                return "run.chunks" if kernel.what.kind == "chunk" else "run.N"
-        raise AssertionError(label)
-
-    def _size(self, axis: str) -> Size:
-        return self.forward_program.sizes.get(axis) or self.backward_program.sizes[axis]
-
-    def _launches(self, way: str, kernels: Iterable[KernelText]) -> list[str]:
-        lines, table = [], f"{way}_{self.number}"
-        for kernel in kernels:
-            name = kernel.what.name
-            programs = "run.chunks" if kernel.what.kind == "chunk" else "run.N"
-            lines.append("launched(")
-            lines.append(f'    "{name}", {name}, {table}["{name}"], run, {programs} * run.H,')
-            lines.append("    lambda config: called(")
-            lines += [f"        {line}," for line in kernel.call]
-            lines.append("    ),")
-            lines.append(")")
-        return lines
 
     def plan(self) -> list[str]:
         """How the kernels share the work, and why."""
@@ -373,7 +85,7 @@ class TritonPass:
     @staticmethod
     def _micros(kernels: Iterable[KernelText], load: Workload) -> float:
         """Microseconds that kernels should take one after another."""
-        each = (Finished(k.program, k.what.split, k.what.looped, k.what.kind) for k in kernels)
+        each = (Finished(k.what.program, k.what.split, k.what.looped, k.what.kind) for k in kernels)
         return 1e6 * total((one.fit for one in each), load)
 
     def planned(self) -> list[str]:
@@ -386,29 +98,9 @@ class TritonPass:
         ways = {"FUSED": self.fused, "SPLIT": self.split, "BACK": self.back}
         return {
             f"{way}_{self.number}": {
-                k.what.name: Finished(k.program, k.what.split, k.what.looped, k.what.kind).fit
+                k.what.name: Finished(k.what.program, k.what.split, k.what.looped, k.what.kind).fit
                 for k in kernels
             }
             for way, kernels in ways.items()
             if kernels
         }
-
-
-def _letters(n: int) -> str:
-    """a, b, …, z, aa, ab, …"""
-    return ("" if n < 26 else _letters(n // 26 - 1)) + ascii_lowercase[n % 26]
-
-
-def rounds(programs: Iterable[Program], name: str) -> bool:
-    """Whether products alone take a kept value, which round their operands anyway."""
-    loads = [(p, p.loads("kept")) for p in programs]
-    return all(only_products(p, kept[name]) for p, kept in loads if name in kept)
-
-
-def _shape(shape: Iterable[Size | str]) -> str:
-    """Sizes, or their code, as further arguments."""
-    return "".join(f", {x if isinstance(x, str) else host_size(x)}" for x in shape)
-
-
-def _dict(entries: Iterable[str]) -> str:
-    return "{" + ", ".join(entries) + "}"
