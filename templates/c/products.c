@@ -81,17 +81,19 @@ static void pack(real *restrict panel, int64_t wide, int64_t k, int64_t width, c
     }
 }
 
+/* A block of C = scale[row sm] base + a b, or a b alone where base is NULL; base lies as C does. */
 typedef struct {
     const real *a, *b;
     real *c;
-    int64_t am, ak, bk, cm, k;
-    int add;
+    const real *base, *scale;
+    int64_t am, ak, bk, cm, sm, k;
 } sums_t;
 
-/* c [rows][vecs vectors] (+)= a b, all sums in registers. */
+/* c [rows][vecs vectors] of x, all sums in registers. */
 INLINE void sums(const int rows, const int vecs, const sums_t *x) {
-    const int64_t am = x->am, ak = x->ak, bk = x->bk, cm = x->cm;
-    const real *a = x->a, *b = x->b;
+    const int64_t am = x->am, ak = x->ak, bk = x->bk, cm = x->cm, sm = x->sm;
+    const real *a = x->a, *b = x->b, *base = x->base, *scale = x->scale;
+    real *c = x->c;
     vec sum[TALL][VECTORS];
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int v = 0; v < vecs; v++) sum[i][v] = (vec){0};
@@ -101,12 +103,11 @@ INLINE void sums(const int rows, const int vecs, const sums_t *x) {
         UNROLL for (int i = 0; i < rows; i++)
             UNROLL for (int v = 0; v < vecs; v++) sum[i][v] += a[i * am] * row[v];
     }
+    if (base)
+        UNROLL for (int i = 0; i < rows; i++)
+            UNROLL for (int v = 0; v < vecs; v++) sum[i][v] += scale[i * sm] * *(const vec *)(base + i * cm + v * LANES);
     UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int v = 0; v < vecs; v++) {
-            vec *out = (vec *)(x->c + i * cm + v * LANES);
-            if (x->add) sum[i][v] += *out;
-            *out = sum[i][v];
-        }
+        UNROLL for (int v = 0; v < vecs; v++) *(vec *)(c + i * cm + v * LANES) = sum[i][v];
 }
 
 INLINE void sums_of(const int rows, int vecs, const sums_t *x) {
@@ -170,27 +171,42 @@ INLINE void begin(const onto_t *onto, real *c, int64_t cm, int64_t cn, int64_t i
         }
 }
 
+/* Zeros where row i of LOWER_OUT has columns from j on that lie behind it, `all` of them at hand. */
+INLINE void clear_above(real *c, int64_t cm, int64_t rows, int64_t seen, int64_t all) {
+    for (int64_t i = 0; i < rows; i++, c += cm)
+        for (int64_t q = seen + i < 0 ? 0 : seen + i; q < all; q++) c[q] = 0;
+}
+
 /* All rows of C by `width` columns from j on; b holds just these. */
 static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t to, const real *a, int64_t am, int64_t ak,
                     const real *b, int64_t bk, real *c, int64_t cm, int64_t cn, int shape, int add, const onto_t *onto) {
+    static const real one = 1;
     _Alignas(VECTOR_BYTES) real tile[TALL * WIDE];
-    const int vecs = (int)((width + LANES - 1) / LANES), asks = ahead.first < ahead.count;
+    const int all = (int)((width + LANES - 1) / LANES), asks = ahead.first < ahead.count;
+    const int onto_rows = onto && onto->sn == 0, direct = cn == 1 && width == all * LANES && (shape != LOWER_OUT || !add);
     for (int64_t i = 0, rows; i < m; i += rows) {
         const int64_t left = m - i;
-        rows = left >= TALL && vecs <= VECTORS / 2 ? TALL : left >= ROWS ? ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        rows = left >= TALL && all <= VECTORS / 2 ? TALL : left >= ROWS ? ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
         const int64_t first = shape == UPPER_A && i > from ? i : from;
         const int64_t end = shape == LOWER_A && i + rows < to ? i + rows : to;
         const int64_t last = shape == LOWER_OUT ? i - j : width;
         const int64_t depth = first < end && last + rows > 0 ? end - first : 0;
-        if (onto && !from) begin(onto, c - j * cn, cm, cn, i, j, rows, width);
-        sums_t x = {a + i * am + first * ak, b + (first - from) * bk, c + i * cm, am, ak, bk, cm, depth, add};
-        if (add && !depth) continue;
+        const int vecs = last + rows >= width ? all : last + rows <= 0 ? 1 : (int)((last + rows + LANES - 1) / LANES);
+        if (onto && !from && !(direct && onto_rows)) begin(onto, c - j * cn, cm, cn, i, j, rows, width);
+        sums_t x = {a + i * am + first * ak, b + (first - from) * bk, c + i * cm, NULL, &one, am, ak, bk, cm, 0, depth};
+        if (add && !depth && !(direct && onto)) continue;
         if (asks) ask(rows * vecs * depth < 32 * ASKED ? rows * vecs * depth / 32 : ASKED);
-        if (cn == 1 && width == vecs * LANES && last + 1 >= width) {
+        if (direct) {
+            if (add) x.base = x.c;
+            if (onto && onto_rows && !from) {
+                x.base = onto->base + i * cm + j;
+                if (onto->scale) x.scale = onto->scale + i * onto->sm, x.sm = onto->sm;
+            }
             block(rows, vecs, &x);
+            if (last + 1 < width) clear_above(x.c, cm, rows, last + 1, width);
             continue;
         }
-        x.c = tile, x.cm = WIDE, x.add = 0;
+        x.c = tile, x.cm = WIDE;
         block(rows, vecs, &x);
         if (cn == 1)
             put(c + i * cm, cm, 1, tile, rows, width, last, add);
