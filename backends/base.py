@@ -25,6 +25,7 @@ STEMS = {
     "inverse": "inverted",
     "largest": "top",
     "levels": "decay",
+    "lower": "pairs",
     "mask": "pairs",
     "matrix": "between",
     "mul": "scaled",

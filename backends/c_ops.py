@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 
+from lacc.backends.c_ready import triangular
 from lacc.backends.c_storage import Storage
 from lacc.backends.c_text import plus, times
 from lacc.backends.c_values import RESULTS, Values, View, identity, index_name
@@ -50,7 +51,7 @@ class Ops:
     def lines(self, n: int) -> list[str]:
         """The statements that compute ``n``."""
         inst = self.v.body[n]
-        if inst.op == "contract":
+        if inst.op in ("contract", "lower"):
             return self._product(n, inst, inst.ins)
         if inst.op == "accumulate":
             base, *factors = inst.ins
@@ -121,7 +122,7 @@ class Ops:
     def _ordered(self, ins: tuple[int, ...]) -> tuple[int, ...]:
         """The operands of a product, a triangular one first."""
         a, b = ins
-        swapped = self.storage.triangular(b) and not self.storage.triangular(a)
+        swapped = triangular(self.v.body, b) and not triangular(self.v.body, a)
         return (b, a) if swapped else ins
 
     def _sides(self, ins: tuple[int, ...]) -> tuple[list[str], list[str], list[str]]:
@@ -177,13 +178,11 @@ class Ops:
 
     def _shape(self, n: int, a: int, rows: list[str], columns: list[str], over: list[str]) -> str:
         """What is known of the entries [t, s] of the first matrix, or wanted of the product."""
-        if self.storage.triangular(a) and (rows, over) == (["t"], ["s"]):
+        if triangular(self.v.body, a) and (rows, over) == (["t"], ["s"]):
             return "LOWER_A"
-        if self.storage.triangular(a) and (rows, over) == (["s"], ["t"]):
+        if triangular(self.v.body, a) and (rows, over) == (["s"], ["t"]):
             return "UPPER_A"
-        if self.storage.halved(n) and (rows, columns) == (["t"], ["s"]):
-            return "LOWER_OUT"
-        return "WHOLE"
+        return "LOWER_OUT" if self.v.body[n].op == "lower" else "WHOLE"
 
     # ---- sums ------------------------------------------------------------------------------------
 

@@ -1,18 +1,20 @@
 """The program of a kernel in, the same as C functions compute it out: operands laid out as device
-functions take them, and products that are added to something computed where that lies."""
+functions take them, products that are added to something computed where that lies, and products of
+which only the lower half is read computed just there."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from lacc.tile.program import Axes, Inst, Program, Tiles
+from lacc.tile.program import TIME, Axes, Inst, Program, Tiles
 from lacc.tile.rebuild import rebuild
 
 
 def for_c(program: Program) -> Program:
-    """An equal program with ``accumulate``: x + a b of (x, a, b), over the axes of its value."""
+    """An equal program with ``accumulate``: x + a b of (x, a, b), over the axes of its value; and
+    with ``lower``: the entries [t, s] of a product of which s <= t, the others 0."""
     body = program.body
     uses = Counter(i for inst in body for i in inst.ins) + Counter(program.outs.values())
 
@@ -20,6 +22,8 @@ def for_c(program: Program) -> Program:
         inst = body[n]
         if inst.op == "add":
             return _accumulated(program, uses, f, inst, new)
+        if inst.op in ("mask", "mul"):
+            return _halved(program, uses, f, inst, new)
         if inst.op in ("chain_parts", "tropical"):
             ins = tuple(f.arrange(new(i), inst.axes) for i in inst.ins)
             return f.emit(replace(inst, ins=ins))
@@ -42,6 +46,62 @@ def _accumulated(
             ins = (f.arrange(new(base), inst.axes), new(a), new(b))
             return f.emit(Inst("accumulate", ins, term.value, inst.axes, inst.name, inst.line))
     return None
+
+
+def _halved(
+    program: Program, uses: Mapping[int, int], f: Tiles, inst: Inst, new: Callable[[int], int]
+) -> int | None:
+    """A product that is masked, or times what is 0 above its diagonal."""
+    body, ins = program.body, inst.ins
+
+    def half(n: int) -> int | None:
+        """Value ``n``, of which only what is not above the diagonal is read."""
+        whole = body[n]
+        if uses[n] > 1 or whole.axes != TIME:
+            return None
+        if whole.op in ("mul", "neg"):
+            return part(whole)
+        if whole.op != "contract":
+            return None
+        a, b = sorted(whole.ins, key=lambda i: "s" in body[i].axes)
+        if "s" in body[a].axes or "t" in body[b].axes:
+            return None
+        return f.emit(replace(whole, op="lower", ins=(new(a), new(b))))
+
+    def part(whole: Inst) -> int | None:
+        """An entrywise value with one of its operands halved."""
+        for i in whole.ins:
+            if (less := half(i)) is not None:
+                others = tuple(less if k == i else new(k) for k in whole.ins)
+                return f.emit(replace(whole, ins=others))
+        return None
+
+    for product, others in ((ins[0], ins[1:]), (ins[-1], ins[:-1])):
+        if all(triangular(body, i) for i in others) and (less := half(product)) is not None:
+            if inst.op == "mask" and not inst.value and f.body[less].op == "lower":
+                return less
+            ins = tuple(less if i == product else new(i) for i in ins)
+            return f.emit(replace(inst, ins=ins))
+    return None
+
+
+def triangular(body: Sequence[Inst], n: int) -> bool:
+    """Whether the entries [t, s] of a value are 0 for s > t."""
+    inst = body[n]
+    if not {*TIME} <= set(inst.axes):
+        return False
+    match inst.op:
+        case "mask" | "gram" | "matrix" | "inverse" | "lower":
+            return True
+        case "pick":
+            return body[inst.ins[0]].op == "meet" and inst.value == 0
+        case "mul":
+            return any(triangular(body, i) for i in inst.ins)
+        case "div" | "neg":
+            return triangular(body, inst.ins[0])
+        case "add" | "sub":
+            return all(triangular(body, i) for i in inst.ins)
+    return False
 
 
 def _solved(program: Program, f: Tiles, inst: Inst, new: Callable[[int], int]) -> int:

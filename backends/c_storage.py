@@ -55,7 +55,7 @@ class Storage:
     def _operands(self, n: int, inst: Inst) -> None:
         """Stores what a value takes and must find in memory."""
         v = self.v
-        if inst.op in ("contract", "accumulate"):
+        if inst.op in ("contract", "accumulate", "lower"):
             a, b = inst.ins[-2:]
             if is_product(self.body[a].axes, self.body[b].axes, inst.value):
                 self._need(a, v.view(a) is not None)
@@ -98,30 +98,6 @@ class Storage:
         return not rest or view.strides[rest[-1]] in ("0", "1")
 
     # ---- what is known of values -----------------------------------------------------------------
-
-    def triangular(self, n: int) -> bool:
-        """Whether the entries [t, s] of a value are 0 for s > t."""
-        inst = self.body[n]
-        if not {*TIME} <= set(inst.axes):
-            return False
-        match inst.op:
-            case "mask" | "gram" | "matrix" | "inverse":
-                return True
-            case "pick":
-                return self.body[inst.ins[0]].op == "meet" and inst.value == 0
-            case "mul":
-                return any(map(self.triangular, inst.ins))
-            case "div" | "neg":
-                return self.triangular(inst.ins[0])
-            case "add" | "sub":
-                return all(map(self.triangular, inst.ins))
-        return False
-
-    def halved(self, n: int) -> bool:
-        """Whether only the entries [t, s] with t >= s of a product are read."""
-        inst, users = self.body[n], self.users[n]
-        masked = bool(users) and all(self.body[u].op == "mask" for u in users)
-        return inst.op == "contract" and inst.axes == TIME and masked and n not in self.outs
 
     def grows(self, n: int, elsewhere: Collection[int]) -> bool:
         """Whether the product of an ``accumulate`` can be added where its first operand lies, which

@@ -32,7 +32,8 @@ DENSE = RESULTS | words(
 """Ops that take their operands as dense tiles in the order of their axes."""
 
 MEMORY = (DENSE - RESULTS) | words(
-    "load contract accumulate sum largest smallest scan scan_back prefix suffix whole matrix pick"
+    "load contract accumulate lower sum largest smallest scan scan_back prefix suffix whole "
+    "matrix pick"
 )
 """Ops whose one result lies in memory."""
 

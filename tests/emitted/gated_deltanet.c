@@ -37,17 +37,17 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     real *const summed2 = v;
     real *const beta = take(&w, L);
     real *const down = beta;
-    real *const product = take(&w, L * L);
-    real *const inverted = product;
-    real *const scaled5 = product;
     real *const between = take(&w, L * L);
+    real *const pairs = take(&w, L * L);
+    real *const inverted = pairs;
+    real *const scaled5 = pairs;
     real *const scaled2 = take(&w, L * L);
     real *const scaled3 = scaled2;
     real *const scaled4 = scaled2;
-    real *const product4 = scaled2;
+    real *const pairs2 = scaled2;
     real *const summed = take(&w, L * V);
     real *const o = summed;
-    real *const product3 = take(&w, L * K);
+    real *const product2 = take(&w, L * K);
     real *const scaled = take(&w, L * K);
     real *const scaled6 = take(&w, L * K);
     real *const scratch = take(&w, inverse_room(L));
@@ -82,12 +82,12 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
         load_tile(k, &x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at, C, K);
         load_tile(v, &x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at, C, V);
         load_tile(beta, &x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at, C, 1);
-        gemm(C, C, K, k, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
         matrix(between, &decay);
+        gemm(C, C, K, k, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
-                scaled2[t * C + s] = product[t * C + s] * between[t * C + s] * beta[t];
+                scaled2[t * C + s] = pairs[t * C + s] * between[t * C + s] * beta[t];
             }
         }
         inverse(inverted, scaled2, C, scratch);
@@ -104,8 +104,8 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
                 scaled4[t * C + s] = inverted[t * C + s] * (beta[s] * -up[s]);
             }
         }
-        gemm(C, K, C, scaled4, C, 1, k, K, 1, product3, K, 1, LOWER_A, 0);
-        gemm(C, C, K, q, K, 1, k, 1, K, product4, C, 1, WHOLE, 0);
+        gemm(C, K, C, scaled4, C, 1, k, K, 1, product2, K, 1, LOWER_A, 0);
+        gemm(C, C, K, q, K, 1, k, 1, K, pairs2, C, 1, LOWER_OUT, 0);
         whole(&total, &decay);
         suffix(down, &decay);
         for (int64_t t = 0; t < C; t++) {
@@ -118,11 +118,11 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
-                scaled5[t * C + s] = product4[t * C + s] * between[t * C + s];
+                scaled5[t * C + s] = pairs2[t * C + s] * between[t * C + s];
             }
         }
         wait_for(by, &by->queue->state, i);
-        gemm(C, V, K, product3, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
+        gemm(C, V, K, product2, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
         gemm_onto(K, V, C, scaled6, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
         give_turn(by, &by->queue->state, i);
         gemm(C, V, K, scaled, K, 1, S, V, 1, summed2, V, 1, WHOLE, 0);
@@ -184,14 +184,14 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
     real *const v = take(&w, L * V);
     real *const beta = take(&w, L);
     real *const down = beta;
-    real *const product = take(&w, L * L);
     real *const between = take(&w, L * L);
-    real *const inverted = between;
+    real *const pairs = take(&w, L * L);
+    real *const inverted = pairs;
     real *const scaled = take(&w, L * L);
     real *const scaled2 = scaled;
     real *const scaled3 = scaled;
     real *const summed = take(&w, L * V);
-    real *const product3 = take(&w, L * K);
+    real *const product2 = take(&w, L * K);
     real *const scaled4 = take(&w, L * K);
     real *const scratch = take(&w, inverse_room(L));
     const int64_t ring = by->ring;
@@ -220,12 +220,12 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
         load_tile(k, &x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at, C, K);
         load_tile(v, &x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at, C, V);
         load_tile(beta, &x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at, C, 1);
-        gemm(C, C, K, k, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
         matrix(between, &decay);
+        gemm(C, C, K, k, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
-                scaled[t * C + s] = product[t * C + s] * between[t * C + s] * beta[t];
+                scaled[t * C + s] = pairs[t * C + s] * between[t * C + s] * beta[t];
             }
         }
         inverse(inverted, scaled, C, scratch);
@@ -242,7 +242,7 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
                 scaled3[t * C + s] = inverted[t * C + s] * (beta[s] * -up[s]);
             }
         }
-        gemm(C, K, C, scaled3, C, 1, k, K, 1, product3, K, 1, LOWER_A, 0);
+        gemm(C, K, C, scaled3, C, 1, k, K, 1, product2, K, 1, LOWER_A, 0);
         whole(&total, &decay);
         suffix(down, &decay);
         for (int64_t t = 0; t < C; t++) {
@@ -252,7 +252,7 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
             }
         }
         wait_for(by, &by->queue->state, i);
-        gemm(C, V, K, product3, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
+        gemm(C, V, K, product2, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
         gemm_onto(K, V, C, scaled4, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
         give_turn(by, &by->queue->state, i);
         if (x[GATED_DELTANET_FORWARD_0_START_S].data)
@@ -317,7 +317,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const product = take(&w, L * L);
     real *const between = take(&w, L * L);
     real *const scaled3 = take(&w, L * K);
-    real *const product15 = scaled3;
+    real *const product14 = scaled3;
     real *const summed = take(&w, L * V);
     real *const o = summed;
     real *const product5 = summed;
@@ -332,7 +332,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const product4 = take(&w, L * L);
     real *const scaled4 = take(&w, L * L);
     real *const scaled6 = scaled4;
-    real *const product14 = scaled4;
+    real *const pairs = scaled4;
     real *const summed4 = take(&w, L * K);
     real *const scaled7 = take(&w, L * L);
     real *const added = scaled7;
@@ -345,10 +345,10 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const product12 = take(&w, L);
     real *const whole_pull2 = product12;
     real *const suffix_pull2 = take(&w, L);
-    real *const product16 = take(&w, L);
-    real *const prefix_pull2 = product16;
+    real *const product15 = take(&w, L);
+    real *const prefix_pull2 = product15;
     real *const matrix_pull2 = take(&w, L);
-    real *const product17 = take(&w, L);
+    real *const product16 = take(&w, L);
     real *const dbeta2 = take(&w, L);
     real *const added2 = take(&w, L);
     real *const scratch = take(&w, most(most(most(most(inverse_room(L), suffix_pull_room(L, 1)), whole_pull_room(L, 1)), matrix_pull_room(L, 1)), prefix_pull_room(L, 1)));
@@ -484,25 +484,25 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             product13 = sum;
         }
         whole_pull(whole_pull2, &product13, &decay, scratch);
-        gemm(C, C, V, summed2, V, 1, product2, 1, V, product14, C, 1, LOWER_OUT, 0);
-        gemm(C, K, V, summed2, V, 1, S_start, 1, V, product15, K, 1, WHOLE, 0);
+        gemm(C, C, V, summed2, V, 1, product2, 1, V, pairs, C, 1, LOWER_OUT, 0);
+        gemm(C, K, V, summed2, V, 1, S_start, 1, V, product14, K, 1, WHOLE, 0);
         for (int64_t t = 0; t < C; t++) {
             real sum = R(0);
             #pragma omp simd reduction(+ : sum)
             for (int64_t i_K = 0; i_K < K; i_K++) {
-                sum += product15[t * K + i_K] * scaled2[t * K + i_K];
+                sum += product14[t * K + i_K] * scaled2[t * K + i_K];
             }
-            product16[t] = sum;
+            product15[t] = sum;
         }
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
-                scaled8[t * C + s] = (t > s ? product14[t * C + s] : R(0)) * between[t * C + s];
-                added[t * C + s] = product4[t * C + s] * product3[t * C + s] + (t > s ? product14[t * C + s] : R(0)) * product[t * C + s];
+                scaled8[t * C + s] = (t > s ? pairs[t * C + s] : R(0)) * between[t * C + s];
+                added[t * C + s] = product4[t * C + s] * product3[t * C + s] + (t > s ? pairs[t * C + s] : R(0)) * product[t * C + s];
             }
         }
         matrix_pull(matrix_pull2, added, &decay, scratch);
-        gemm_onto(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, product15, up, 1, 0);
+        gemm_onto(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, product14, up, 1, 0);
         gemm(C, K, C, scaled8, 1, C, scaled2, K, 1, summed4, K, 1, UPPER_A, 1);
         for (int64_t t = 0; t < C; t++) {
             real sum = R(0);
@@ -518,12 +518,12 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             for (int64_t i_V = 0; i_V < V; i_V++) {
                 sum += summed2[t * V + i_V] * v[t * V + i_V];
             }
-            product17[t] = sum;
+            product16[t] = sum;
         }
         #pragma omp simd
         for (int64_t t = 0; t < C; t++) {
-            dbeta2[t] = dbeta[t] + product17[t];
-            added2[t] = product16[t] + product10[t];
+            dbeta2[t] = dbeta[t] + product16[t];
+            added2[t] = product15[t] + product10[t];
         }
         prefix_pull(prefix_pull2, added2, &decay, scratch);
         for (int64_t t = 0; t < C; t++) {

@@ -36,7 +36,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     real *const k = take(&w, L * K);
     real *const v = take(&w, L * V);
     real *const o = v;
-    real *const product = take(&w, L * L);
+    real *const pairs = take(&w, L * L);
     real *const scaled = take(&w, L * K);
     real *const scaled3 = take(&w, L * K);
     real *const scaled2 = take(&w, L * L);
@@ -89,7 +89,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
         load_tile(q, &x[RETNET_FORWARD_0_IN_q], n, h, at, C, K);
         load_tile(k, &x[RETNET_FORWARD_0_IN_k], n, h, at, C, K);
         load_tile(v, &x[RETNET_FORWARD_0_IN_v], n, h, at, C, V);
-        gemm(C, C, K, q, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
+        gemm(C, C, K, q, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -100,7 +100,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
-                scaled2[t * C + s] = product[t * C + s] * between[t * C + s];
+                scaled2[t * C + s] = pairs[t * C + s] * between[t * C + s];
             }
         }
         wait_for(by, &by->queue->state, i);
@@ -233,7 +233,7 @@ static int64_t backward_0_room(const retnet_run *run)
     int64_t room = 0;
     room += 3 * round_up(L);
     room += round_up(levels_room(L, 1));
-    room += 4 * round_up(L * L);
+    room += 3 * round_up(L * L);
     room += 6 * round_up(L * K);
     room += round_up(K * V);
     room += 3 * round_up(L * V);
@@ -265,17 +265,17 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     real *const k = take(&w, L * K);
     real *const v = take(&w, L * V);
     real *const dv = v;
-    real *const product = take(&w, L * L);
+    real *const pairs = take(&w, L * L);
+    real *const scaled5 = pairs;
     real *const o = take(&w, L * V);
-    real *const product3 = o;
-    real *const scaled4 = take(&w, L * V);
-    real *const product2 = take(&w, L * L);
+    real *const product = o;
     real *const scaled2 = take(&w, L * L);
-    real *const scaled5 = scaled2;
-    real *const product4 = take(&w, L * K);
-    real *const product5 = take(&w, L * K);
-    real *const scaled = product5;
-    real *const product6 = product5;
+    real *const pairs2 = scaled2;
+    real *const scaled4 = take(&w, L * V);
+    real *const product2 = take(&w, L * K);
+    real *const product3 = take(&w, L * K);
+    real *const scaled = product3;
+    real *const product4 = product3;
     real *const dq = take(&w, L * K);
     real *const scaled3 = take(&w, L * K);
     real *const dk = scaled3;
@@ -332,31 +332,31 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
         load_tile(S_start, &x[RETNET_BACKWARD_0_START_S], n, h, c, 1, K * V);
         load_tile(k, &x[RETNET_BACKWARD_0_IN_k], n, h, at, C, K);
         load_tile(v, &x[RETNET_BACKWARD_0_IN_v], n, h, at, C, V);
-        gemm(C, C, K, q, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
+        gemm(C, C, K, q, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
         load_tile(o, &x[RETNET_BACKWARD_0_DOUT_o], n, h, at, C, V);
+        for (int64_t t = 0; t < C; t++) {
+            #pragma omp simd
+            for (int64_t s = 0; s < C; s++) {
+                scaled2[t * C + s] = pairs[t * C + s] * between[t * C + s];
+            }
+        }
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
                 scaled4[t * V + i_V] = o[t * V + i_V] * power2;
             }
         }
-        gemm(C, C, V, scaled4, V, 1, v, 1, V, product2, C, 1, WHOLE, 0);
+        gemm(C, V, C, scaled2, 1, C, scaled4, V, 1, product, V, 1, UPPER_A, 0);
+        gemm(C, C, V, scaled4, V, 1, v, 1, V, pairs2, C, 1, LOWER_OUT, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t s = 0; s < C; s++) {
-                scaled2[t * C + s] = product[t * C + s] * between[t * C + s];
+                scaled5[t * C + s] = pairs2[t * C + s] * between[t * C + s];
             }
         }
-        gemm(C, V, C, scaled2, 1, C, scaled4, V, 1, product3, V, 1, UPPER_A, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled5[t * C + s] = product2[t * C + s] * between[t * C + s];
-            }
-        }
-        gemm(C, K, C, scaled5, 1, C, q, K, 1, product4, K, 1, UPPER_A, 0);
-        gemm(C, K, V, scaled4, V, 1, S_start, 1, V, product5, K, 1, WHOLE, 0);
-        gemm_onto(C, K, C, scaled5, C, 1, k, K, 1, dq, K, 1, LOWER_A, product5, up, 1, 0);
+        gemm(C, K, C, scaled5, 1, C, q, K, 1, product2, K, 1, UPPER_A, 0);
+        gemm(C, K, V, scaled4, V, 1, S_start, 1, V, product3, K, 1, WHOLE, 0);
+        gemm_onto(C, K, C, scaled5, C, 1, k, K, 1, dq, K, 1, LOWER_A, product3, up, 1, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -367,12 +367,12 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
         wait_for(by, &by->queue->state, i);
         gemm_onto(V, K, C, scaled4, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
         give_turn(by, &by->queue->state, i);
-        gemm(K, C, V, dS, V, 1, v, 1, V, product6, 1, K, WHOLE, 0);
-        gemm_onto(V, C, K, dS, 1, V, scaled3, 1, K, dv, 1, V, WHOLE, product3, NULL, 0, 0);
+        gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
+        gemm_onto(V, C, K, dS, 1, V, scaled3, 1, K, dv, 1, V, WHOLE, product, NULL, 0, 0);
         for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
-                dk[t * K + i_K] = product6[t * K + i_K] * down[t] + product4[t * K + i_K];
+                dk[t * K + i_K] = product4[t * K + i_K] * down[t] + product2[t * K + i_K];
             }
         }
         store_tile(&x[RETNET_BACKWARD_0_DIN_q], n, h, at, dq, C, K);
