@@ -1,0 +1,512 @@
+"""The CUDA pieces, emulated, against their NumPy meanings: sizes, orders of threads, precisions."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import emulated
+import numpy as np
+import pytest
+
+from lacc.tile import dense, kernels, scans, triangular
+
+GUARD = 64  # numbers behind every scratch that stay as they are
+ERRORS = {0: 2e-2, 1: 3e-3, 2: 1e-5, 3: 3e-3, 4: 3e-6}
+"""Of a result's largest entry, by PRECISION."""
+
+# results by name, then what goes in: tiles by name, numbers; "d": decays; "w": scratch
+DECAYED = {
+    "prefix": "out|d",
+    "suffix": "out|d",
+    "whole": "out|d",
+    "matrix": "out|d",
+    "gram": "a|x,y,X,d,w",
+    "meet": "a,up,down|x,y,X,d,w",
+    "decayed": "out|a,y,X,d,w",
+    "meet_pull": "dx,dy,dg|ct,x,y,X,d,w",
+    "decayed_pull": "da,dy,dg|ct,a,y,X,d,w",
+    "prefix_pull": "dg|ct,d,w",
+    "suffix_pull": "dg|ct,d,w",
+    "whole_pull": "dg|ct,d,w",
+    "matrix_pull": "dg|ct,d,w",
+}
+OTHERS = """
+KERNEL(gemm,
+    gemm(n[0], n[1], n[2], p[0], n[3], n[4], p[1], n[5], n[6], p[2], n[7], n[8], n[9], n[10]);)
+KERNEL(gemm_onto,
+    gemm_onto(n[0], n[1], n[2], p[0], n[3], n[4], p[1], n[5], n[6], p[2], n[7], n[8], n[9], p[3],
+        p[4], n[10], n[11]);)
+KERNEL(scan, scan(p[0], n[0], n[1], n[2], p[1], {n[3], n[4], n[5]}, p[2], {n[6], n[7], n[8]}, p[3],
+    {n[9], n[10]});)
+KERNEL(scan_back,
+    scan_back(p[0], n[0], n[1], n[2], p[1], {n[3], n[4], n[5]}, p[2], {n[6], n[7], n[8]});)
+KERNEL(tropical, tropical(p[0], n[0], n[1], n[2], p[1], p[2]);)
+KERNEL(running, running(p[0], p[1], n[0], n[1]);)
+KERNEL(inverse, inverse(p[0], p[1], n[0], p[2]);)
+KERNEL(solve, solve(p[0], p[1], p[2], n[0], n[1], n[2], p[3]);)
+KERNEL(dense_solve, dense_solve(p[0], p[1], p[2], n[0], n[1], p[3]);)
+KERNEL(chain_parts1, chain_parts({p[0]}, {p[1]}, {p[2]}, 1, n[0], n[1], n[2]);)
+KERNEL(chain_parts2, const int64_t s = n[1] * n[2];
+    chain_parts({p[0], p[0] + s}, {p[1], p[1] + s, p[1] + 2 * s, p[1] + 3 * s}, {p[2], p[2] + s},
+        2, n[0], n[1], n[2]);)
+KERNEL(solve_parts1, solve_parts({p[0]}, {p[1]}, {p[2]}, 1, n[0], n[1], n[2], p[3]);)
+KERNEL(solve_parts2, const int64_t s = n[1] * n[2], q = n[1] * n[1];
+    solve_parts({p[0], p[0] + s}, {p[1], p[1] + q, p[1] + 2 * q, p[1] + 3 * q}, {p[2], p[2] + s},
+        2, n[0], n[1], n[2], p[3]);)
+template <class T> __device__ void loaded(float *out, const T *x, const int64_t *n) {
+    load_tile(out, x, n[0], n[1], n[2], n[3], n[4]);
+}
+template <class T> __device__ void stored(T *x, const float *tile, const int64_t *n) {
+    store_tile(x, n[0], n[1], tile, n[2], n[4]);
+}
+template <class T> __device__ void fetched_twice(float *out, const T *x, const int64_t *n) {
+    unsigned char *raw = shared_memory();
+    const int64_t rows = n[3], width = n[4], room = fetch_room<T>(rows, width);
+    fetch(raw, x, n[0], n[2], width);
+    fetch(raw + room, x, n[0], n[2], width);
+    fetched<1>();
+    barrier();
+    load_fetched(out, raw, x, n[2], rows, width);
+    fetched<0>();
+    barrier();
+    load_fetched(out + rows * width, raw + room, x, n[2], rows, width);
+}
+#define OF_TYPE(call, cast) \\
+    if (n[5] == 0) call(p[0], p[1], n); \\
+    else if (n[5] == 1) call(cast(bf16)); \\
+    else call(cast(fp16));
+#define IN(type) p[0], (const type *)p[1], n
+#define OUT(type) (type *)p[0], p[1], n
+KERNEL(load, OF_TYPE(loaded, IN))
+KERNEL(fetch, OF_TYPE(fetched_twice, IN))
+KERNEL(store, OF_TYPE(stored, OUT))
+"""
+UNARY = [
+    *("exp", "log", "abs", "sqrt", "rsqrt", "sign", "relu", "sigmoid", "logsigmoid", "softplus"),
+    *("silu", "tanh", "elu", "elu1", "erf", "gelu", "sin", "cos"),
+]
+BINARY = ["max", "min", "logaddexp", "pow", "mod"]
+
+
+def wrapper() -> str:
+    """CUDA text: the pieces, and a kernel of tiles alone around each of theirs."""
+    lines = [OTHERS]
+    for name, call in DECAYED.items():
+        outs, ins = (part.split(",") for part in call.split("|"))
+        place = {x: f"p[{k}]" for k, x in enumerate(x for x in (*outs, *ins) if x not in "Xdw")}
+        place |= {"X": "(int)n[4]", "d": "&d", "w": "p[10]"}
+        inner = ", ".join(place[x] for x in (*outs, *ins))
+        lines.append(
+            f"KERNEL({name}, levels_t d; levels(&d, p[8], n[0], n[1], n[2], n[3], p[9]); "
+            f"barrier(); {name}({inner});)"
+        )
+        room = f"{name}_room(C, X)" if "w" in ins else "0"
+        lines.append(
+            f'extern "C" int64_t {name}_scratch(int64_t C, int64_t X) '
+            f"{{ return (void)C, (void)X, {room}; }}"
+        )
+    for room in (
+        "levels_room(C, D)",
+        "inverse_room(C)",
+        "solve_room(C, D)",
+        "dense_solve_room(C, D)",
+    ):
+        name = room.partition("_room")[0]
+        lines.append(
+            f'extern "C" int64_t {name}_scratch(int64_t C, int64_t D) {{ return (void)D, {room}; }}'
+        )
+    for name in (*UNARY, *BINARY):
+        given = "x" if name in UNARY else "x, p[2][i]"
+        lines.append(
+            f"KERNEL(f_{name}, for (int i = threadIdx.x; i < n[0]; i += THREADS) "
+            f"{{ const real x = p[1][i]; p[0][i] = f_{name}({given}); }})"
+        )
+    return "\n".join(lines)
+
+
+class Pieces:
+    """Kernels of an emulated library on arrays of float."""
+
+    def __init__(self, library: emulated.Emulated, precision: int) -> None:
+        self.run, self.precision = library, precision
+        self.exact, self.error = ERRORS[4], ERRORS[precision]
+
+    def scratch(self, name: str, *sizes: int) -> Any:
+        """Scratch as large as the function asks for, with a guard behind it."""
+        room = getattr(self.run.library, f"{name}_scratch")
+        room.restype = emulated.ctypes.c_int64
+        return emulated.aligned(room(*map(emulated.ctypes.c_int64, sizes)) + GUARD)
+
+    def over_decays(
+        self, name: str, shapes: list[Any], tiles: list[Any], g: Any, log: bool, strict: bool
+    ) -> list[Any]:
+        """Results of a function of decays; a shape of None is a result that is not asked for."""
+        C, D = g.shape
+        X = max([D, *(x.shape[1] for x in tiles if x.ndim == 2)])
+        outs = [None if s is None else emulated.aligned(*s) for s in shapes]
+        kept, w = self.scratch("levels", C, D), self.scratch(name, C, X)
+        width = tiles[-1].shape[1] if tiles and tiles[-1].ndim == 2 else D
+        pointers = [*outs, *tiles]
+        pointers += [None] * (8 - len(pointers))
+        self.run(name, [*pointers, g, kept, w], [C, D, log, strict, width])
+        for buffer in (kept, w):
+            assert np.isnan(buffer[-GUARD:]).all()
+        return outs
+
+    def close(self, got: Any, want: Any, error: float | None = None) -> None:
+        scale = max(1.0, float(np.abs(want).max(initial=0)))
+        np.testing.assert_allclose(got, want, rtol=0, atol=(error or self.error) * scale)
+
+
+def library(room: Any, threads: int, precision: int, flags: str = "") -> Pieces:
+    macros = {"THREADS": threads, "PRECISION": precision}
+    return Pieces(emulated.built(room, emulated.source(wrapper()), macros, flags), precision)
+
+
+BUILDS = [
+    *((128, 2), (256, 0)),
+    *(pytest.param(b, marks=pytest.mark.full) for b in ((32, 1), (64, 3), (96, 2), (128, 4))),
+]
+
+
+@pytest.fixture(scope="module", params=BUILDS, ids=str)
+def pieces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    return library(tmp_path_factory.mktemp("pieces"), *request.param)
+
+
+@pytest.fixture(params=list(emulated.ORDERS))
+def ordered(request: pytest.FixtureRequest, pieces: Pieces) -> Iterator[Pieces]:
+    pieces.run.order(request.param)
+    yield pieces
+    pieces.run.order("ascending")
+
+
+def tile(rng: np.random.Generator, *shape: int) -> Any:
+    out = emulated.aligned(*shape)
+    out[...] = rng.standard_normal(shape)
+    return out
+
+
+def decays(rng: np.random.Generator, C: int, D: int, log: bool) -> Any:
+    """Slow, fast and quite closed gates; factors of either sign and 0 where not logs."""
+    g = -rng.exponential(size=(C, D)) * rng.choice([0.01, 0.3, 5.0], size=(C, D))
+    g[rng.random((C, D)) < 0.05] = -np.inf
+    if not log:
+        g = np.exp(g) * rng.choice([-1.0, 1.0], size=(C, D))
+    return g.astype(np.float32)
+
+
+def double(*arrays: Any) -> list[Any]:
+    return [np.asarray(a, np.float64) for a in arrays]
+
+
+# ---- products ------------------------------------------------------------------------------------
+
+SHAPES = ("WHOLE", "LOWER_OUT", "LOWER_A", "UPPER_A")
+SIZES = [(1, 33, 7), (7, 1, 16), (16, 16, 16), (33, 7, 64), (64, 64, 33), (70, 150, 80)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products(ordered: Pieces, shape: str) -> None:
+    for n, (M, N, K) in enumerate(SIZES):
+        rng = np.random.default_rng(M)
+        flips = list(product((False, True), repeat=3))
+        for flip in flips if n == 3 else [flips[n]]:
+            a, b = tile(rng, M, K), tile(rng, K, N)
+            if shape.endswith("_A"):
+                a[...] = np.tril(a) if shape == "LOWER_A" else np.triu(a)
+            given = [np.ascontiguousarray(x.T) if f else x for x, f in zip((a, b), flip)]
+            steps = [
+                s for x, f in zip((a, b), flip) for s in ((1, len(x)) if f else (x.shape[1], 1))
+            ]
+            for add in (False, True):
+                c = tile(rng, N, M) if flip[2] else tile(rng, M, N)
+                out = (1, M) if flip[2] else (N, 1)
+                old = c.T.copy() if flip[2] else c.copy()
+                want = a.astype(np.float64) @ b + (old if add else 0)
+                if shape == "LOWER_OUT":
+                    want = np.where(np.tri(M, N) > 0, want, old if add else 0)
+                numbers = [M, N, K, *steps, *out, SHAPES.index(shape), add]
+                ordered.run("gemm", [*given, c], numbers)
+                ordered.close(c.T if flip[2] else c, want)
+
+
+def test_products_onto_multiples(pieces: Pieces) -> None:
+    rng = np.random.default_rng(0)
+    for M, N, K in SIZES:
+        a, b, base = tile(rng, M, K), tile(rng, K, N), tile(rng, M, N)
+        steps = [M, N, K, K, 1, N, 1, N, 1, 0]
+        for scale, strides, factor in (
+            (None, (0, 0), 1.0),
+            (rows := tile(rng, M), (1, 0), rows[:, None]),
+            (columns := tile(rng, N), (0, 1), columns),
+            (one := tile(rng, 1), (0, 0), one[0]),
+        ):
+            c = emulated.aligned(M, N)
+            pieces.run("gemm_onto", [a, b, c, base, scale], [*steps, *strides])
+            pieces.close(c, a.astype(np.float64) @ b + factor * base.astype(np.float64))
+            again = base.copy()
+            pieces.run("gemm_onto", [a, b, again, again, scale], [*steps, *strides])
+            np.testing.assert_array_equal(again, c)
+
+
+# ---- decays --------------------------------------------------------------------------------------
+
+WIDTHS = [(1, 5), (1, 24), (3, 3), (37, 37), (130, 130)]
+LENGTHS = {5: (1, 7, 16, 33, 64), 24: (16, 70), 3: (2, 8, 9, 31), 37: (1, 16, 33, 64), 130: (70,)}
+
+
+@pytest.mark.parametrize(("log", "strict"), list(product((True, False), repeat=2)))
+@pytest.mark.parametrize(("D", "X"), WIDTHS)
+def test_decays(pieces: Pieces, log: bool, strict: bool, D: int, X: int) -> None:
+    for C in LENGTHS[X]:
+        rng = np.random.default_rng(C)
+        pieces.run.order(list(emulated.ORDERS)[C % 3])
+        x, y, wide = (tile(rng, C, X) for _ in range(3))
+        a, narrow, total, g = tile(rng, C, C), tile(rng, C, D), tile(rng, D), decays(rng, C, D, log)
+        d = kernels.levels(g.astype(np.float64), log, strict)
+
+        def check(name: str, want: Any, *tiles: Any, g: Any = g, exact: bool = True) -> None:
+            want = want if isinstance(want, tuple) else (want,)
+            shapes = [w.shape for w in want]
+            got = pieces.over_decays(name, list(shapes), list(tiles), g, log, strict)
+            for one, (have, sought) in enumerate(zip(got, want, strict=True)):
+                if name.endswith("_pull") and D == 1 and one == 2:
+                    have, sought = have.sum(1), sought.sum(1)
+                pieces.close(have, sought, pieces.exact if exact else None)
+            for left in range(len(want)) if len(want) > 1 else ():
+                some = [None if n == left else s for n, s in enumerate(shapes)]
+                again = pieces.over_decays(name, some, list(tiles), g, log, strict)
+                for n, have in enumerate(again):
+                    if n != left:
+                        np.testing.assert_array_equal(have, got[n])
+
+        check("prefix", kernels.prefix(d))
+        check("suffix", kernels.suffix(d))
+        check("whole", kernels.whole(d))
+        check("gram", kernels.gram(*double(x, y), d), x, y, exact=False)
+        check("meet", kernels.meet(*double(x, y), d), x, y, exact=False)
+        check("decayed", kernels.decayed(*double(a, y), d), a, y, exact=False)
+        check("meet_pull", kernels.meet_pull(*double(a, x, y), d), a, x, y, exact=False)
+        check("decayed_pull", kernels.decayed_pull(*double(wide, a, y), d), wide, a, y, exact=False)
+        check("prefix_pull", kernels.prefix_pull(*double(narrow), d), narrow)
+        check("suffix_pull", kernels.suffix_pull(*double(narrow), d), narrow)
+        check("whole_pull", kernels.whole_pull(*double(total), d), total)
+        if D == 1:
+            check("matrix", kernels.between(d))
+            check("matrix_pull", kernels.between_pull(*double(a), d), a)
+    pieces.run.order("ascending")
+
+
+def test_products_of_long_runs_keep_small_results(pieces: Pieces) -> None:
+    """Runs far below the smallest number, next to ones near 1: no overflow, no NaN."""
+    for log, strict in product((True, False), repeat=2):
+        g = np.full((64, 20), -60.0)
+        g[:, ::2] = -1e-4
+        g = (g if log else np.exp(g)).astype(np.float32)
+        x = np.ones((64, 20), np.float32)
+        d = kernels.levels(g.astype(np.float64), log, strict)
+        (got,) = pieces.over_decays("gram", [(64, 64)], [x, x], g, log, strict)
+        pieces.close(got, kernels.gram(*double(x, x), d))
+
+
+# ---- recurrences ---------------------------------------------------------------------------------
+
+STRIDES = (
+    lambda R, D: (R * D, D, 1),
+    lambda R, D: (R, 1, 0),
+    lambda R, D: (D, 0, 1),
+    lambda R, D: (1, 0, 0),
+    lambda R, D: (2 * R * D, D + 1, 1),
+)
+
+
+def view(a: Any, strides: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    return np.lib.stride_tricks.as_strided(a, shape, [s * a.itemsize for s in strides])
+
+
+@pytest.mark.parametrize(("R", "D"), [(1, 1), (3, 7), (5, 1), (1, 333)])
+def test_scans(pieces: Pieces, R: int, D: int) -> None:
+    rng = np.random.default_rng(R + D)
+    C = 19
+    a, b, start = (rng.uniform(-1, 1, 4 * C * R * D + 99).astype(np.float32) for _ in range(3))
+    for of_a, of_b in product(STRIDES, STRIDES[1:4]):
+        sa, sb, shape = of_a(R, D), of_b(R, D), (C, R, D)
+        ss = of_a(R, D)[1:]
+        wide = double(view(a, sa, shape), view(b, sb, shape), view(start, ss, (R, D)))
+        h = np.empty(shape, np.float32)
+        pieces.run("scan", [h, a, b, start], [*shape, *sa, *sb, *ss])
+        pieces.close(h, kernels.scan(*wide, axis=0), pieces.exact)
+        pieces.run("scan_back", [h, a, b], [*shape, *sa, *sb])
+        pieces.close(h, kernels.scan_back(*wide[:2], axis=0), pieces.exact)
+
+
+def test_sums_and_tropical(pieces: Pieces) -> None:
+    rng = np.random.default_rng(3)
+    for C, D in ((1, 1), (7, 5), (64, 33), (3, 300)):
+        f, i = (rng.standard_normal((C, D)).astype(np.float32) for _ in range(2))
+        i[rng.random((C, D)) < 0.2] = -np.inf
+        i[0] = np.where(np.isinf(i[0]), 0, i[0])
+        m = np.empty_like(f)
+        for op, name in enumerate(("max", "min", "logaddexp")):
+            pieces.run("tropical", [m, f, i], [op, C, D])
+            want = kernels.tropical(name, *double(f, i), axis=0)
+            np.testing.assert_array_equal(np.isinf(m), np.isinf(want))
+            pieces.close(np.nan_to_num(m, neginf=0), np.nan_to_num(want, neginf=0), pieces.exact)
+        pieces.run("running", [m, f], [C, D])
+        pieces.close(m, np.cumsum(f.astype(np.float64), 0), pieces.exact)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_chain_parts(pieces: Pieces, n: int) -> None:
+    rng = np.random.default_rng(n)
+    for C, D in ((1, 3), (2, 1), (21, 150)):
+        a = rng.uniform(-1, 1, (n, n, C, D)).astype(np.float32)
+        b = rng.standard_normal((n, C, D)).astype(np.float32)
+        for back, kernel in enumerate((scans.chain, scans.chain_back)):
+            h = np.empty_like(b)
+            pieces.run(f"chain_parts{n}", [h, a, b], [back, C, D])
+            wide = np.moveaxis(a.astype(np.float64), 2, 0), np.moveaxis(b.astype(np.float64), 1, 0)
+            pieces.close(h, np.moveaxis(kernel(*wide, 1), 0, 1), 2 * pieces.exact)
+
+
+# ---- systems -------------------------------------------------------------------------------------
+
+
+def test_triangular(ordered: Pieces) -> None:
+    for C, D in ((1, 37), (7, 1), (16, 33), (33, 20), (64, 37), (130, 20)):
+        rng = np.random.default_rng(C)
+        a = tile(rng, C, C)
+        a /= 4 * C**0.5
+        r, out, x = tile(rng, C, D), emulated.aligned(C, C), emulated.aligned(C, D)
+        w = ordered.scratch("inverse", C, D)
+        ordered.run("inverse", [out, a, w], [C])
+        ordered.close(out, triangular.inverse(a.astype(np.float64)), 1e-5)
+        assert np.isnan(w[-GUARD:]).all()
+        for transposed in (False, True):
+            w = ordered.scratch("solve", C, D)
+            ordered.run("solve", [x, a, r, w], [C, D, transposed])
+            ordered.close(x, triangular.solve(*double(a, r), transposed))
+            assert np.isnan(w[-GUARD:]).all()
+            again = r.copy()
+            ordered.run("solve", [again, a, again, w], [C, D, transposed])
+            np.testing.assert_array_equal(again, x)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_solve_parts(pieces: Pieces, n: int) -> None:
+    rng = np.random.default_rng(n)
+    for C, D in ((1, 3), (2, 1), (21, 17), (33, 130)):
+        a = (rng.standard_normal((n, n, C, C)) / 6).astype(np.float32)
+        r = rng.standard_normal((n, C, D)).astype(np.float32)
+        for transposed in (False, True):
+            x = np.empty_like(r)
+            pieces.run(f"solve_parts{n}", [x, a, r, None], [transposed, C, D])
+            system = np.tril(np.ones((C, C)), -1) * a.astype(np.float64)
+            system = system.transpose(1, 0, 3, 2) if transposed else system
+            whole = np.moveaxis(system, 1, 2).reshape(n * C, n * C) + np.eye(n * C)
+            want = np.linalg.solve(whole, r.astype(np.float64).reshape(n * C, D))
+            pieces.close(x, want.reshape(n, C, D), 1e-5)
+
+
+def test_dense_solve(ordered: Pieces) -> None:
+    rng = np.random.default_rng(0)
+    for n, m in ((1, 1), (3, 2), (8, 40), (17, 5)):
+        a, b = tile(rng, n, n), tile(rng, n, m)
+        a[...] = a / (4 * n**0.5) + np.eye(n)[rng.permutation(n)]
+        x, w = emulated.aligned(n, m), ordered.scratch("dense_solve", n, m)
+        ordered.run("dense_solve", [x, a, b, w], [n, m])
+        ordered.close(x, dense.dense_solve(*double(a, b)), 3e-5)
+        assert np.isnan(w[-GUARD:]).all()
+    a[:, 1] = a[:, 0] = 0
+    ordered.run("dense_solve", [x, a, b, w], [n, m])
+    assert np.isnan(x).all()
+
+
+# ---- arrays and numbers --------------------------------------------------------------------------
+
+
+def halved(x: Any, number: int) -> Any:
+    """Numbers as bits of bf16 (1) or fp16 (2)."""
+    if number == 2:
+        return x.astype(np.float16)
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def widened(x: Any, number: int) -> Any:
+    if number == 1:
+        return (x.astype(np.uint32) << 16).view(np.float32)
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_arrays(ordered: Pieces, number: int) -> None:
+    rng = np.random.default_rng(number)
+    for known, rows, width, wide in ((3, 4, 5, 9), (16, 16, 32, 32), (7, 8, 24, 72), (0, 2, 8, 8)):
+        values = rng.standard_normal((rows, wide)).astype(np.float32)
+        array = values if number == 0 else halved(values, number)
+        want = widened(array, number)[:, :width].copy()
+        want[known:] = 0
+        for name, copies in (("load", 1), ("fetch", 2)):
+            out = np.full((copies, rows, width), np.nan, np.float32)
+            ordered.run(name, [out, array], [wide, 1, known, rows, width, number])
+            np.testing.assert_array_equal(out, np.stack([want] * copies))
+            ordered.run(name, [out, None], [wide, 1, known, rows, width, number])
+            assert (out == 0).all()
+        flipped = np.full((width, rows), np.nan, np.float32)
+        ordered.run("load", [flipped, array], [1, wide, width, width, rows, number])
+        np.testing.assert_array_equal(flipped, widened(array, number)[:, :width].T)
+        stored = np.zeros_like(array)
+        ordered.run(
+            "store", [stored, values[:, :width].copy()], [wide, 1, known, rows, width, number]
+        )
+        np.testing.assert_array_equal(widened(stored, number)[:, :width], want)
+        assert (stored[:, width:] == 0).all()
+
+
+MEANINGS = {
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "relu": lambda x: np.maximum(x, 0),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "logsigmoid": lambda x: -np.logaddexp(0, -x),
+    "softplus": lambda x: np.logaddexp(0, x),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "elu1": lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))),
+    "max": np.maximum,
+    "min": np.minimum,
+    "pow": np.power,
+}
+
+
+@pytest.mark.parametrize("name", [*UNARY, *BINARY])
+def test_functions_of_numbers(pieces: Pieces, name: str) -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.standard_normal(40) * 3, rng.standard_normal(20) * 1e-3, [0, 80, -80]])
+    x, other = x.astype(np.float32), rng.permutation(x).astype(np.float32)
+    if name in ("log", "sqrt", "rsqrt", "pow"):
+        x = np.abs(x) + np.float32(1e-6)
+    if name == "mod":
+        other[other == 0] = 1
+    ends = [] if name in ("sin", "cos", "mod") else [np.inf, np.nan]
+    x, other = (np.append(v, ends).astype(np.float32) for v in (x, other))
+    if name in ("erf", "gelu"):
+        from math import erf
+
+        erfs = np.array([erf(v / 2**0.5 if name == "gelu" else v) for v in x.astype(np.float64)])
+        want = erfs if name == "erf" else x / 2 * (1 + erfs)
+    else:
+        meaning = MEANINGS.get(name) or getattr(np, name)
+        with np.errstate(all="ignore"):
+            want = meaning(*double(x, other)[: 1 if name in UNARY else 2])
+    if name == "silu":
+        want[np.isposinf(x)] = np.inf
+    out = np.empty_like(x)
+    pieces.run(f"f_{name}", [out, x, other], [len(x)])
+    np.testing.assert_allclose(out, want, rtol=3e-6, atol=1e-7)
