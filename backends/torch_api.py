@@ -29,7 +29,8 @@ MODULES = tuple(
     f"lacc.runtime.{name}"
     for name in (
         *("torch_run", "torch_arguments", "torch_sequences", "exponents", "torch_walk"),
-        *("torch_pull", "torch_core", "torch_operators", "torch_direct", "torch_public"),
+        *("torch_rooms", "torch_pull", "torch_core", "torch_operators", "torch_direct"),
+        "torch_public",
     )
 )
 """Modules that are pasted whole, in this order."""
@@ -37,7 +38,7 @@ LAUNCHING = (
     "lacc.plan.devices",
     "lacc.tile.fit",
     "lacc.runtime.launching",
-    "lacc.runtime.triton_rooms",
+    "lacc.runtime.triton_launches",
 )
 ATTENTION = ("lacc.runtime.triton_attention_kernels", "lacc.runtime.triton_attention")
 """Modules that are pasted whole into files whose kernels are generated, or that attend."""

@@ -52,14 +52,14 @@ ALSO = {
 """What stands beside the line, and what it may import besides itself."""
 
 LAZY = {"torch", "triton", "sympy", "jinja2", "networkx", "rich", "typer"}
-HOST = ("run", "arguments", "sequences", "walk", "pull", "core", "operators", "direct")
+HOST = ("run", "arguments", "sequences", "walk", "rooms", "pull", "core", "operators", "direct")
 PASTED = {
     "lacc/runtime/triton_attention.py",
     "lacc/runtime/triton_attention_kernels.py",
     *(f"lacc/runtime/torch_{name}.py" for name in (*HOST, "public")),
     *(
         f"lacc/runtime/triton_{name}.py"
-        for name in ("math", "places", "rooms", "axes", "scans", "decays", "pulls", "solves")
+        for name in ("math", "places", "launches", "axes", "scans", "decays", "pulls", "solves")
     ),
 }
 """Modules that lacc never imports: their text stands in emitted files."""

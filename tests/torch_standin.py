@@ -18,6 +18,7 @@ from lacc.backends.torch_api import (
     host_text,
 )
 from lacc.driver import analyse
+from lacc.runtime import torch_calls
 from lacc.runtime.contract import Signature
 from lacc.spec.model import Spec
 from lacc.spec.shapes import ONE
@@ -55,7 +56,9 @@ def emitted(derived: Derived, signature: Signature, chunk: int = 16) -> tuple[st
         derived, signature, passes, token, f"lambda *_: {chunk}", "lambda *_: False", 128
     )
     head = ["from __future__ import annotations", *host_imports()]
-    text = "\n\n".join(["\n".join(head), *functions, host_text(derived), api])
+    support = 'SUPPORT = Support({torch.float32: "", torch.float64: ""}, "--target numpy", '
+    support += f"{torch_calls.interpreted()})"
+    text = "\n\n".join(["\n".join(head), *functions, host_text(derived), support, api])
     assert "lacc." not in text.replace("lacc.la", "") and "numpy" not in "\n".join(head)
     return text, given
 

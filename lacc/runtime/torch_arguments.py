@@ -1,6 +1,6 @@
 """A signature and a caller's tensors in, the same tensors checked out, with all sizes.
 
-This module stands alone (torch and Triton only): its text is pasted into emitted Triton files.
+This module stands alone (torch only): its text is pasted into emitted files of torch.
 Whatever it raises, a TypeError or a ValueError, names the argument, what was expected and what
 came. It looks at shapes, dtypes and devices, never at what a tensor holds.
 """
@@ -13,20 +13,14 @@ from typing import Any
 import torch
 
 from lacc.runtime.contract import Axis, Signature, Value, axes_of, axes_text, size_of
-from lacc.runtime.torch_run import INTERPRETED, Tensors, on_device
+from lacc.runtime.torch_run import Support, Tensors, on_device
 
-TORCH_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
 def name_of(dtype: Any) -> str:
     """``float32`` of torch.float32."""
     return str(dtype).removeprefix("torch.")
-
-
-def float_dtypes() -> tuple[Any, ...]:
-    """The dtypes that arguments may have."""
-    return (*TORCH_FLOATS, torch.float64) if INTERPRETED else TORCH_FLOATS
 
 
 def tensor_of(name: str, x: Any) -> Any:
@@ -40,8 +34,10 @@ class Arguments:
     """Those of one call, of one token with ``step``: ``x`` by name (None: omitted), ``sizes``, and
     the dtypes of states and of outputs."""
 
-    def __init__(self, signature: Signature, arguments: Tensors, step: bool = False) -> None:
-        self.signature, self.step = signature, step
+    def __init__(
+        self, signature: Signature, support: Support, arguments: Tensors, step: bool = False
+    ) -> None:
+        self.signature, self.support, self.step = signature, support, step
         self.sizes: dict[str, int] = {name: signature.dims[name] for name in signature.pinned}
         self.source = dict.fromkeys(self.sizes, "the compilation")
         self.x: Tensors = dict(arguments)
@@ -67,8 +63,8 @@ class Arguments:
 
     def floats(self, name: str, x: Any) -> Any:
         """``x``, of a float dtype and where the kernels run."""
-        if x.dtype not in float_dtypes():
-            floats = ", ".join(map(name_of, float_dtypes()))
+        if x.dtype not in self.support.dtypes:
+            floats = ", ".join(map(name_of, self.support.dtypes))
             raise TypeError(f"{name}: expected dtype {floats}, got {name_of(x.dtype)}")
         self.placed(name, x)
         return x
@@ -77,10 +73,10 @@ class Arguments:
         """Checks the device of a tensor, and that its entries lie in memory."""
         if x.layout != torch.strided:
             raise TypeError(f"{name}: expected a strided tensor, got {x.layout}")
-        if not INTERPRETED and not on_device(x.device):
+        if not self.support.everywhere and not on_device(x.device):
             raise ValueError(
                 f"{name}: expected a CUDA tensor, got one on {x.device}; a CPU runs what lacc emits"
-                " with --target numpy, or this file where TRITON_INTERPRET=1 is set from the start"
+                f" with {self.support.instead}"
             )
         if x.device != self.device:
             raise ValueError(f"{name}: expected one on {self.device}, got one on {x.device}")

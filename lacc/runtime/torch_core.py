@@ -1,7 +1,7 @@
 """Tensors of a call in their public order in, outputs, final states and gradients out: what the
-custom operators of an emitted Triton file compute.
+custom operators of an emitted file compute.
 
-This module stands alone (torch and Triton only): its text is pasted into emitted Triton files.
+This module stands alone (torch only): its text is pasted into emitted files of torch.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Core:
                 args = copy(self.passed[key])
                 args.x = x
                 return args
-        args = Arguments(signature, x, step)
+        args = Arguments(signature, self.program.support, x, step)
         if cu is not None:
             check_sequences(args.sizes["#B"], args.sizes["#T"], cu, None, args.device)
             args.sizes["#N"] = cu.shape[0] - 1

@@ -1,7 +1,7 @@
 """One token of tensors like those of an earlier call in, its outputs and state out, with as little
 as possible in between: no dispatcher, no check that the earlier call has passed.
 
-This module stands alone (torch and Triton only): its text is pasted into emitted Triton files.
+This module stands alone (torch only): its text is pasted into emitted files of torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A signature and its program in, custom operators of torch out: forward and backward, with what
 they give where nothing runs, and autograd.
 
-This module stands alone (torch and Triton only): its text is pasted into emitted Triton files. The
+This module stands alone (torch only): its text is pasted into emitted files of torch. The
 operators take all tensors of a call in order, so `torch.compile` and CUDA graphs see one call.
 """
 

@@ -1,7 +1,7 @@
 """A caller's tensors in, outputs, states and gradients out: what the public functions of an emitted
-Triton file do.
+file do.
 
-This module stands alone (torch and Triton only): its text is pasted into emitted Triton files.
+This module stands alone (torch only): its text is pasted into emitted files of torch.
 Every function raises ValueError or TypeError that names the argument, what was expected and what
 came, before a kernel runs.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from lacc.runtime.contract import MODES, Signature, axes_of, axes_text, grows, record
-from lacc.runtime.torch_arguments import WHOLE, float_dtypes, name_of, tensor_of
+from lacc.runtime.torch_arguments import WHOLE, name_of, tensor_of
 from lacc.runtime.torch_core import Asked
 from lacc.runtime.torch_direct import Direct
 from lacc.runtime.torch_operators import Operators
@@ -125,8 +125,9 @@ class Host:
 
     def check_dtype(self, state_dtype: Any) -> None:
         """Raises where a state cannot have that dtype."""
-        if state_dtype is not None and state_dtype not in float_dtypes():
-            floats = ", ".join(map(name_of, float_dtypes()))
+        known = self.program.support.dtypes
+        if state_dtype is not None and state_dtype not in known:
+            floats = ", ".join(map(name_of, known))
             raise TypeError(f"state_dtype: expected {floats}, got {state_dtype}")
 
     # ---- what it gets

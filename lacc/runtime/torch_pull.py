@@ -1,6 +1,6 @@
 """A call and the cotangents of what it gave in, the gradients of what it took out.
 
-This module stands alone (torch and Triton only): its text is pasted into emitted Triton files.
+This module stands alone (torch only): its text is pasted into emitted files of torch.
 Sums over heads, sequences and partial sums run in a fixed order: there are no atomics.
 """
 

@@ -1,7 +1,7 @@
 """What a spec computes and the sizes of a call in, tables out: the passes over time of an emitted
-Triton file, its states, what it keeps of earlier tokens, and one run of them.
+file, its states, what it keeps of earlier tokens, and one run of them.
 
-This module stands alone (torch and Triton only): its text is pasted into emitted Triton files.
+This module stands alone (torch only): its text is pasted into emitted files of torch.
 Notation: B batch rows, T tokens, H heads, G groups of heads, N sequences (B, or one a segment).
 """
 
@@ -11,16 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import triton
+import torch
 
 from lacc.runtime.passes import Rows
 
-INTERPRETED = bool(triton.knobs.runtime.interpret)
 # Tokens between two states that the backward of a token program keeps.
 KEPT = 64
 
 # How many shapes are remembered.
 MOST = 256
+
+# Dtypes of arguments whose states have another.
+SHORT = (torch.float16, torch.bfloat16)
 
 Tensors = dict[str, Any]
 Shape = Callable[[Mapping[str, int]], tuple[int, ...]]
@@ -29,6 +31,22 @@ Shape = Callable[[Mapping[str, int]], tuple[int, ...]]
 def on_device(device: Any) -> bool:
     """Whether compiled kernels run where a tensor of ``device`` lies."""
     return bool(device.type == "cuda")
+
+
+@dataclass
+class Support:
+    """What the kernels of a file take: ``floats``, the dtypes of states with their names in
+    kernels, those that are 8 bytes long only where kernels run ``everywhere``, which is also on the
+    CPU; ``instead``: what a CPU can run where they do not."""
+
+    floats: Mapping[Any, Any]
+    instead: str
+    everywhere: bool = False
+
+    @property
+    def dtypes(self) -> tuple[Any, ...]:
+        """The dtypes that arguments may have."""
+        return (*SHORT, *(x for x in self.floats if self.everywhere or x.itemsize < 8))
 
 
 @dataclass(frozen=True)
@@ -59,7 +77,7 @@ class Run:
     dtype: Any  # of states and accumulators
     out_dtype: Any
     device: Any
-    FLOAT: Any  # dtype, for Triton
+    FLOAT: Any  # dtype, as kernels name it
     PRECISION: str
     C: int
     chunks: int
@@ -132,8 +150,9 @@ class Program:
     gradient of their params; ``promised(x, fixed, C, dims, dtype)`` says where promises hold,
     ``said`` which: (name, argument, text). ``draws`` are the samplers of buffers.
 
-    ``chunk(arguments, T)`` is the plan's choice of tokens of a chunk, ``alone(arguments, T)``
-    whether mode auto takes the program of a token, ``limit`` what mode parallel takes at most.
+    ``support`` says what kernels take. ``chunk(arguments, T)`` is the plan's choice of tokens of a
+    chunk, ``alone(arguments, T)`` whether mode auto takes the program of a token, ``limit`` what
+    mode parallel takes at most.
     """
 
     passes: tuple[Pass | Attention, ...]
@@ -150,6 +169,7 @@ class Program:
     promised: Callable[..., Any] | None
     said: tuple[tuple[str, str, str], ...]
     draws: Mapping[str, Callable[[tuple[int, ...], int], Any]]
+    support: Support
     chunk: Callable[[Any, int], int]
     alone: Callable[[Any, int], bool]
     limit: int

@@ -1,7 +1,7 @@
 """``cu_seqlens`` and ``valid`` of a call in, its sequences out: where each lies among the tokens,
 its chunks, and tokens before a token.
 
-This module stands alone (torch and Triton only): its text is pasted into emitted Triton files.
+This module stands alone (torch only): its text is pasted into emitted files of torch.
 Sizes never depend on what tensors hold, so that nothing waits for the device but the check of a
 ``cu_seqlens`` that was not seen before.
 """

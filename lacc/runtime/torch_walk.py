@@ -1,6 +1,6 @@
 """Checked arguments and a state in, the values of all passes over time and their gradients out.
 
-This module stands alone (torch and Triton only): its text is pasted into emitted Triton files. A
+This module stands alone (torch only): its text is pasted into emitted files of torch. A
 value over tokens is [B, T, H, *axes], or as its argument was given where that has fewer heads; a
 state is [N, H, *axes]. `Walk` holds those of one call.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton.language as tl
 
 from lacc.runtime.contract import Value
 from lacc.runtime.exponents import scaled_states
@@ -135,7 +134,6 @@ class Walk:
     def _run(self, C: int) -> Run:
         args, sequences = self.args, self.sequences
         many, table, firsts = sequences.chunks(C)
-        wide = args.dtype == torch.float64
         return Run(
             B=sequences.B,
             T=sequences.T,
@@ -146,7 +144,7 @@ class Walk:
             dtype=args.dtype,
             out_dtype=args.out_dtype,
             device=args.device,
-            FLOAT=tl.float64 if wide else tl.float32,
+            FLOAT=self.program.support.floats[args.dtype],
             PRECISION=precision_of(args),
             C=C,
             chunks=many,
