@@ -28,7 +28,8 @@ from lacc.spec.model import Spec
 from lacc.spec.shapes import Size
 from lacc.tile.derive import Derived
 
-HOST = (*WALK, "lacc.runtime.core", "lacc.runtime.building", "lacc.runtime.native")
+BUILDING = ("lacc.runtime.caching", "lacc.runtime.building")
+HOST = (*WALK, "lacc.runtime.core", *BUILDING, "lacc.runtime.native")
 """Modules that are pasted whole between the calling convention and the library."""
 PUBLIC = tuple(
     f"lacc.runtime.native_{part}"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lacc import driver, targets
 from lacc.backends.to_c import to_c
 from lacc.plan.choose import choose
-from lacc.runtime import building, native
+from lacc.runtime import caching, native
 from lacc.runtime.compiled import functions, missing, placed
 from lacc.runtime.kernel import Kernel
 from lacc.tile.attention_kernels import Sight, attend, attend_pull
@@ -42,9 +42,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cache of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LACC_CACHE", str(tmp_path_factory.mktemp("cache")))
-        building.cache_folder.cache_clear()
+        caching.cache_folder.cache_clear()
         yield
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
 
 
 def emitted(text: str) -> Any:

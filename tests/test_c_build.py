@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from lacc.runtime import building
+from lacc.runtime import building, caching
 from lacc.runtime.compiled import missing
 
 SOURCE = {"seven.c": '#include "seven.h"\nint seven(void) { return SEVEN; }\n'}
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
     building.compiler_version.cache_clear()
 
 
@@ -177,7 +177,7 @@ def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for variable, path in given:  # each goes before those that came before it
         monkeypatch.setenv(variable, str(tmp_path / variable))
         forget()
-        assert building.cache_folder() == tmp_path / variable / path
+        assert caching.cache_folder() == tmp_path / variable / path
     forget()
 
 
@@ -186,13 +186,13 @@ def test_a_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(building.os, "replace", refuse)
+        patch.setattr(caching.os, "replace", refuse)
         with pytest.raises(RuntimeError, match="No space left on device; make room, or set LACC_"):
             building.library("seven", FILES)
     assert [*folder.iterdir()] == []
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(building.tempfile, "TemporaryFile", refuse)
+        patch.setattr(caching.tempfile, "TemporaryFile", refuse)
         with pytest.raises(RuntimeError, match="No space left on device; make room"):
             building.library("seven", FILES)
 

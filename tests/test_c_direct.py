@@ -20,7 +20,7 @@ from conftest import ROOT
 from lacc import driver, targets
 from lacc.backends.to_c import to_c
 from lacc.plan.choose import choose
-from lacc.runtime import building
+from lacc.runtime import caching
 from lacc.runtime.compiled import missing
 
 B, T, H, K = 2, 21, 3, 4
@@ -35,7 +35,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("leaky")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LACC_CACHE", str(folder / "cache"))
-        building.cache_folder.cache_clear()
+        caching.cache_folder.cache_clear()
         for name, text in emitted().files.items():
             (folder / name).write_text(text, "utf-8")
         spec = importlib.util.spec_from_file_location("leaky_direct", folder / "leaky_c.py")
@@ -45,7 +45,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         spec.loader.exec_module(found)
         yield found
         del sys.modules["leaky_direct"]
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -394,7 +394,7 @@ def attending(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
     folder, found = tmp_path_factory.mktemp("attending"), {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LACC_CACHE", str(folder / "cache"))
-        building.cache_folder.cache_clear()
+        caching.cache_folder.cache_clear()
 
         def load(name: str) -> Any:
             if name not in found:
@@ -404,7 +404,7 @@ def attending(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
         yield load
         for name in found:
             del sys.modules[f"{name}_direct"]
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
 
 
 def imported(name: str, folder: Path) -> Any:

@@ -17,7 +17,7 @@ from c_leaky import leaky
 
 import lacc
 from lacc.diagnostics import LaccError
-from lacc.runtime import building, native
+from lacc.runtime import caching, native
 from lacc.runtime.compiled import functions, missing
 from lacc.runtime.kernel import Kernel
 
@@ -32,11 +32,11 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """The kernel, from a cache of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LACC_CACHE", str(tmp_path_factory.mktemp("cache")))
-        building.cache_folder.cache_clear()
+        caching.cache_folder.cache_clear()
         like = lacc.compile(SPEC)
         found = functions(EMITTED.name, EMITTED.files)
         yield Kernel(SPEC, "c", like.signature, found, missing={}, verify=lambda: None)
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -244,12 +244,12 @@ def test_what_cannot_be_built_is_an_error_of_the_target(
 ) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     monkeypatch.setenv("LACC_CACHE", str(tmp_path))
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
     forward, _, _ = functions(EMITTED.name, EMITTED.files)
     with pytest.raises(LaccError, match="there is no such compiler") as problem:
         forward(drawn())
     assert problem.value.code == "LA0702"
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
 
 
 def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:

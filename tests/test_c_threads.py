@@ -20,7 +20,7 @@ from lacc import driver
 from lacc.backends.c_host import Emitted
 from lacc.backends.c_turns import changed, in_turns
 from lacc.backends.to_c import to_c
-from lacc.runtime import building
+from lacc.runtime import caching
 from lacc.runtime.compiled import missing
 from lacc.runtime.native import REST, Library, resting
 from lacc.tile.partition import in_one_loop
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 def built(files: Emitted, folder: Path, patch: pytest.MonkeyPatch) -> Any:
     """The emitted file, imported; whatever the work, threads are worth it."""
     patch.setenv("LACC_CACHE", str(folder / "cache"))
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
     for name, text in files.files.items():
         text = re.sub(r"WORTH_A_THREAD = [^}]*", "WORTH_A_THREAD = 1 ", text)
         (folder / name).write_text(text, "utf-8")
@@ -54,7 +54,7 @@ def with_threads(module: Any, count: int, patch: pytest.MonkeyPatch) -> None:
 def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         yield built(emitted(), tmp_path_factory.mktemp("leaky"), patch)
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -101,7 +101,7 @@ def test_a_state_ends_where_it_began(module: Any, monkeypatch: pytest.MonkeyPatc
 def test_threads_are_for_much_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread of its own takes a workspace of its own."""
     monkeypatch.setenv("LACC_CACHE", str(tmp_path))
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
     for name, text in emitted().files.items():
         (tmp_path / name).write_text(text, "utf-8")
     library = Library("leaky", ("K",), emitted().c.partition("\n")[0], tmp_path)
@@ -111,7 +111,7 @@ def test_threads_are_for_much_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return library.room(sizes, np.float32)
 
     assert room(64, 4) == room(64, 1) and room(1 << 20, 4) > room(1 << 20, 1)
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
 
 
 def test_openmp_is_loaded_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:

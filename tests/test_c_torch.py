@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from c_leaky import leaky
 
-from lacc.runtime import building
+from lacc.runtime import caching
 from lacc.runtime.compiled import missing
 
 torch = pytest.importorskip("torch")
@@ -28,7 +28,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("leaky")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LACC_CACHE", str(folder / "cache"))
-        building.cache_folder.cache_clear()
+        caching.cache_folder.cache_clear()
         for name, text in leaky()[1].files.items():
             (folder / name).write_text(text, "utf-8")
         spec = importlib.util.spec_from_file_location("leaky_c", folder / "leaky_c.py")
@@ -38,7 +38,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         spec.loader.exec_module(found)
         yield found
         del sys.modules["leaky_c"]
-    building.cache_folder.cache_clear()
+    caching.cache_folder.cache_clear()
 
 
 def drawn(dtype: Any = torch.float32, grad: bool = False) -> list[Any]:

@@ -134,12 +134,12 @@ def machine() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Of lacc, Python, the C compiler, and the packages that are installed."""
-    from lacc.runtime import building
+    from lacc.runtime import building, caching
 
     found = {"lacc": __version__, "Python": platform.python_version()}
     try:
         found["C compiler"] = building.compiler_version(building.compiler())
-    except building.BuildError:
+    except caching.BuildError:
         found["C compiler"] = "none"
     for name in PACKAGES:
         try:

@@ -100,7 +100,7 @@ def bench(
     from lacc.bench.rates import rates
     from lacc.bench.record import Record, text, to_json
     from lacc.bench.record import write as write_files
-    from lacc.runtime.building import BuildError
+    from lacc.runtime.caching import BuildError
 
     loaded = load(spec, define)
     sizes = read_shape(shape)

@@ -43,7 +43,8 @@ def calibrate(
     forget: Annotated[bool, typer.Option("--forget", help="Remove what is kept.")] = False,
 ) -> None:
     """Measure the constants of this machine for `--machine local`."""
-    from lacc.runtime import building, entries, machines
+    from lacc.runtime import entries, machines
+    from lacc.runtime.caching import BuildError
     from lacc.tuning import calibrate as probing
 
     if forget:
@@ -59,7 +60,7 @@ def calibrate(
             with report.counting("measuring") as progress:
                 machine = probing.calibrate(name, seconds, progress)
             where = machines.device_label(name)
-        except building.BuildError as problem:
+        except BuildError as problem:
             raise LaccError([error("LA0702", None, name=name, reason=str(problem))]) from None
         report.say(f"{name} on {where}\n{_constants(name, machine)}\n")
         if slow := probing.doubtful(name, machine):

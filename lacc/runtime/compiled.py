@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lacc.diagnostics import LaccError, error
-from lacc.runtime import building
+from lacc.runtime import building, caching
 from lacc.runtime.kernel import load
 
 
@@ -20,7 +20,7 @@ def missing() -> str:
     """What this machine lacks to compile C, "" where nothing."""
     try:
         building.compiler()
-    except building.BuildError as problem:
+    except caching.BuildError as problem:
         return str(problem)
     return ""
 
@@ -46,8 +46,8 @@ def functions(
                 ready()
                 return loaded[function](**arguments, **options)
             except RuntimeError as problem:
-                own = loaded.get("BuildError", building.BuildError)  # that of the file
-                if not isinstance(problem, building.BuildError | own):
+                own = loaded.get("BuildError", caching.BuildError)  # that of the file
+                if not isinstance(problem, caching.BuildError | own):
                     raise
                 found = error("LA0702", None, name="c", reason=str(problem))
                 raise LaccError([found]) from None
@@ -61,18 +61,16 @@ def functions(
 def placed(name: str, files: Mapping[str, str]) -> Path:
     """A folder of the cache with exactly ``files``. Raises BuildError where the disk is full."""
     texts = {file: text.encode() for file, text in files.items()}
-    key = building.digest(
-        *(part for file in sorted(texts) for part in (file.encode(), texts[file]))
-    )
-    folder = building.cache_folder() / f"{name}-{key}"
+    key = caching.digest(*(part for file in sorted(texts) for part in (file.encode(), texts[file])))
+    folder = caching.cache_folder() / f"{name}-{key}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        with building.passing_folder(building.cache_folder()) as work:
+        with caching.passing_folder(caching.cache_folder()) as work:
             for file, text in texts.items():
                 there = folder / file
                 if not there.is_file() or there.read_bytes() != text:
                     (work / file).write_bytes(text)
                     os.replace(work / file, there)
     except OSError as problem:
-        raise building.BuildError(building.full(folder, problem)) from None
+        raise caching.BuildError(caching.full(folder, problem)) from None
     return folder

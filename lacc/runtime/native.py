@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lacc.runtime.building import BuildError, library
+from lacc.runtime.building import library
+from lacc.runtime.caching import BuildError
 from lacc.runtime.contract import Array, Arrays
 from lacc.runtime.walk import Call
 

@@ -1,0 +1,161 @@
+"""One run of the passes in, how its CUDA kernels are built and launched out.
+
+This module stands alone (torch only): its text is pasted into emitted files, behind
+`cuda_building.py`. A kernel is built when it is first launched with new sizes or dtypes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+
+from lacc.runtime.caching import BuildError
+from lacc.runtime.cuda_building import Builder, Built, Wanted, builder
+from lacc.runtime.torch_run import Support
+from lacc.runtime.torch_walk import power_from
+
+SUPPORT = Support({torch.float32: "float", torch.float64: "double"}, "--target c or numpy")
+"""CUDA's kernels: an emulation runs them on the CPU, too."""
+
+PRECISIONS = {"bf16": 0, "fp16": 1, "tf32x3": 2, "tf32": 3, "ieee": 4}
+ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
+THREADS = 128
+WIDEST, NARROWEST = 64, 16
+"""Entries of the axis that blocks share: at most and at least, in each."""
+ROOM = 1 << 28
+"""Bytes of scratch memory that blocks which run at once may have together."""
+GRID = (1 << 31) - 1
+"""Blocks along the first axis of a grid at most."""
+
+
+def entries(size: int, programs: int, sms: int) -> int:
+    """Entries that a block has of an axis of ``size``: fewer where a device has too little to do."""
+    found = min(WIDEST, power_from(size, NARROWEST))
+    while found > NARROWEST and programs * -(-size // found) < sms:
+        found //= 2
+    return found
+
+
+def in_one(run: Any, size: int = 1) -> bool:
+    """Whether a forward takes one kernel for all, not one for states and one for outputs: where
+    sequences, heads and blocks of the axis that they share are enough for the device."""
+    programs = run.N * run.H
+    return bool(programs * -(-size // entries(size, programs, run.sms)) >= run.sms)
+
+
+class Launcher:
+    """The kernels of ``name``.cu, which lies in the folder ``home`` with ``name``.h and begins with
+    the line ``head``: for each the names of its pointers, then of its numbers. They are built by
+    ``builder``, what is there where it is None, as a call of them needs, which raises BuildError
+    before it launches anything."""
+
+    def __init__(
+        self,
+        name: str,
+        head: str,
+        home: Path,
+        kernels: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]],
+    ) -> None:
+        self.name, self.head, self.home, self.kernels = name, head, home, kernels
+        self.builder: Builder | None = None
+        self.built: dict[Any, Built] = {}
+        self.structs: dict[str, Any] = {}
+        self.lock = Lock()
+
+    def __call__(
+        self,
+        kernel: str,
+        run: Any,
+        programs: int,
+        size: int,
+        tensors: Sequence[Any],
+        numbers: Sequence[int],
+    ) -> None:
+        """Launches ``programs`` of a kernel, each with all its blocks of an axis of ``size`` that
+        they share (1: none does); nothing where there are none. Tensors may be None. Raises
+        ValueError where a block does not fit the device, RuntimeError for what CUDA says."""
+        if not programs or run.dry:
+            return
+        block = entries(size, programs, run.sms) if size > 1 else 0
+        types = tuple(None if x is None else x.dtype for x in tensors)
+        key = (kernel, run.device, run.C, run.PRECISION, block, tuple(run.dims.items()), types)
+        built = self.built.get(key)
+        if built is None:
+            with self.lock:
+                built = self.built.get(key) or self._built(kernel, run, block, types)
+                self.built[key] = built
+        blocks = -(-size // block) if block else 1
+        each = built.scratch * blocks
+        wave = min(programs, GRID, max(1, ROOM // each) if each else GRID)
+        arena = None
+        if each:
+            arena = torch.empty(wave * each, dtype=torch.uint8, device=run.device)
+        pointers = [None if x is None else x.data_ptr() for x in (*tensors, arena)]
+        arguments = self.struct(kernel)(*pointers, *map(int, numbers))
+        for first in range(0, programs, wave):
+            arguments.program0 = first
+            several = min(wave, programs - first)
+            with torch.cuda.device(run.device if run.device.type == "cuda" else -1):
+                wrong = built.launch(arguments, several, blocks, run.device)
+            if wrong:
+                grid = f"{several} x {blocks} blocks of {THREADS} threads"
+                raise RuntimeError(f"{self.name}_{kernel}, {grid}: {wrong}")
+
+    def struct(self, kernel: str) -> Any:
+        """The class of a kernel's arguments, as NAME.h has them."""
+        if kernel not in self.structs:
+            pointers, numbers = self.kernels[kernel]
+            fields = [(name, ctypes.c_void_p) for name in (*pointers, "arena")]
+            fields += [(name, ctypes.c_int64) for name in (*numbers, "program0")]
+            self.structs[kernel] = type(kernel, (ctypes.Structure,), {"_fields_": fields})
+        return self.structs[kernel]
+
+    def macros(
+        self, kernel: str, run: Any, block: int, types: Sequence[Any], limit: int
+    ) -> tuple[str, ...]:
+        """What a kernel is compiled with: the sizes and dtypes of a call."""
+        found = {f"D_{name}": size for name, size in run.dims.items()}
+        found |= {"CHUNK_L": run.C, "THREADS": THREADS, "SHARED_LIMIT": limit}
+        found |= {"PRECISION": PRECISIONS[run.PRECISION]}
+        found |= {"BLOCK": block} if block else {}
+        given = zip(self.kernels[kernel][0], types, strict=True)
+        found |= {f"T_{name}": ELEMENTS[x] for name, x in given if x in ELEMENTS}
+        only = ["LACC_ONLY", f"LACC_ONLY_{kernel}"]
+        double = ["LACC_DOUBLE"] if run.dtype == torch.float64 else []
+        return (*(f"{name}={value}" for name, value in found.items()), *only, *double)
+
+    def _built(self, kernel: str, run: Any, block: int, types: Sequence[Any]) -> Built:
+        if self.builder is None:
+            self.builder = builder()
+        limit = self.builder.limit(run.device)
+        macros = self.macros(kernel, run, block, types, limit)
+        wanted = Wanted(self.name, f"{self.name}_{kernel}", self.files(), macros, THREADS)
+        built = self.builder.built(wanted, run.device)
+        if built.shared > limit:
+            sizes = ", ".join(f"{name} = {n}" for name, n in run.dims.items())
+            raise ValueError(
+                f"{self.name}_{kernel} with {sizes} needs {built.shared / 1024:.0f} KiB of shared "
+                f"memory in chunks of {run.C} tokens; {run.device} has {limit >> 10} KiB a block"
+            )
+        return built
+
+    def files(self) -> dict[str, str]:
+        """The texts of NAME.cu and NAME.h, which must be those that this file was written with."""
+        found = {}
+        for file in (f"{self.name}.cu", f"{self.name}.h"):
+            try:
+                found[file] = (self.home / file).read_text("utf-8")
+            except OSError as problem:
+                said = f"cannot read {self.home / file}: {problem.strerror}"
+                raise BuildError(said) from None
+        if found[f"{self.name}.cu"].partition("\n")[0] != self.head:
+            raise BuildError(
+                f"{self.home / self.name}.cu is not what its Python file was written with; compile "
+                "the spec again"
+            )
+        return found
