@@ -40,6 +40,8 @@ LAUNCHING = (
     "lacc.runtime.launching",
     "lacc.runtime.triton_launches",
 )
+BUILDING = tuple(f"lacc.runtime.{name}" for name in ("caching", "cuda_building", "cuda_launching"))
+"""Modules that are pasted whole into files whose kernels are CUDA's."""
 ATTENTION = ("lacc.runtime.triton_attention_kernels", "lacc.runtime.triton_attention")
 """Modules that are pasted whole into files whose kernels are generated, or that attend."""
 IMPORTS = {
@@ -51,7 +53,7 @@ IMPORTS = {
 """What the parts that are pasted by name import."""
 GENERATED = re.compile(
     r"(run_)?(fused|split|forward|backward|FUSED|SPLIT|BACK)_(\d+[a-z]*|token)"
-    "|initial|initial_pull|promised|SIGNATURE|PROGRAM|HOST_*"
+    "|initial|initial_pull|promised|SIGNATURE|PROGRAM|HOST_*|KERNELS|launched"
 )
 """Names of what is written for the spec."""
 
@@ -59,7 +61,7 @@ GENERATED = re.compile(
 @cache
 def taken() -> frozenset[str]:
     """Names that emitted files may define, generated ones aside."""
-    modules = (*MODULES, CONTRACT, ROWS, SAMPLERS, *LAUNCHING, *ATTENTION, PLACES)
+    modules = (*MODULES, CONTRACT, ROWS, SAMPLERS, *LAUNCHING, *BUILDING, *ATTENTION, PLACES)
     return frozenset(triton_device.names()).union(*map(paste.names, modules))
 
 

@@ -57,6 +57,7 @@ PASTED = {
     "lacc/runtime/triton_attention.py",
     "lacc/runtime/triton_attention_kernels.py",
     *(f"lacc/runtime/torch_{name}.py" for name in (*HOST, "public")),
+    *(f"lacc/runtime/cuda_{name}.py" for name in ("building", "launching")),
     *(
         f"lacc/runtime/triton_{name}.py"
         for name in ("math", "places", "launches", "axes", "scans", "decays", "pulls", "solves")

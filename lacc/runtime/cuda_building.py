@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,8 +41,8 @@ STANDARD = ("-std=c++17", "-O3")
 SHARED_FLAGS = ("--shared", "-Xcompiler=-fPIC,-fvisibility=default")
 NVCC_SAID = ("nvcc", "another one may do: set NVCC")
 EITHER = (
-    "there is neither nvcc nor NVRTC: install the CUDA toolkit, or `pip install nvidia-cuda-nvcc` or "
-    "`pip install nvidia-cuda-nvrtc cuda-bindings`, or set NVCC"
+    "there is neither nvcc nor NVRTC: install the CUDA toolkit, or `pip install nvidia-cuda-nvcc`, "
+    "or `pip install nvidia-cuda-nvrtc cuda-bindings`, or set NVCC"
 )
 
 
@@ -109,7 +108,8 @@ def architecture(device: Any) -> str:
 
 def check_driver(toolkit: tuple[int, int], whose: str) -> None:
     """Raises BuildError where the driver is older than the toolkit that compiles for it."""
-    version = torch._C._cuda_getDriverVersion()
+    torch_c: Any = torch._C
+    version = torch_c._cuda_getDriverVersion()
     driver = version // 1000, version % 1000 // 10
     if driver[0] < toolkit[0]:
         raise BuildError(
@@ -209,14 +209,18 @@ class Loaded:
     of it means."""
 
     def __init__(
-        self, path: Path, symbol: str, stream: Callable[[Any], int], error: Callable[[int], str]
+        self,
+        path: Path,
+        symbol: str,
+        stream: Callable[[Any], int | None],
+        error: Callable[[Any, int], str],
     ) -> None:
         try:
             self.library = ctypes.CDLL(str(path))
         except OSError as problem:
             raise BuildError(
-                f"cannot load {path}: {problem}; set LACC_CACHE to a folder of a disk that programs "
-                "may be run from"
+                f"cannot load {path}: {problem}; set LACC_CACHE to a folder of a disk that "
+                "programs may be run from"
             ) from None
         self._launch = self.library[f"{symbol}_launch"]
         self._launch.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -232,7 +236,7 @@ class Loaded:
         """As `Built` says."""
         stream = self._stream(device)
         code = self._launch(ctypes.byref(arguments), programs, blocks, stream)
-        return self._error(code) if code else ""
+        return self._error(self.library, code) if code else ""
 
 
 def stream_of(device: Any) -> int:
@@ -240,7 +244,7 @@ def stream_of(device: Any) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
-def error_of(code: int) -> str:
+def error_of(library: Any, code: int) -> str:
     """What a code of CUDA's runtime means."""
     return str(torch.cuda.CudaError(code))
 
@@ -281,7 +285,8 @@ class Nvcc:
 
 def shared_of(device: Any) -> int:
     """Bytes of shared memory that a block may have on a device."""
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)
 
 
 # ---- NVRTC
@@ -337,7 +342,7 @@ def headers() -> list[str]:
     return found[:1]
 
 
-def checked(reply: Sequence[Any]) -> Any:
+def checked(reply: Any) -> Any:
     """What a call of cuda.bindings gives behind its code, which must be that of success. Raises
     BuildError."""
     code, *rest = reply
@@ -366,11 +371,11 @@ def cubin_of(wanted: Wanted, options: Sequence[str]) -> bytes:
             program, len(options), [option.encode() for option in options]
         )
         if int(code):
-            log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
+            log = b" " * int(checked(nvrtc.nvrtcGetProgramLogSize(program)))
             checked(nvrtc.nvrtcGetProgramLog(program, log))
             said = log.decode("utf-8", "replace").rstrip("\0")
             raise BuildError("\n  ".join([f"NVRTC: {code.name}", *shown(said)]))
-        cubin = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
+        cubin = b" " * int(checked(nvrtc.nvrtcGetCUBINSize(program)))
         checked(nvrtc.nvrtcGetCUBIN(program, cubin))
         return cubin
     finally:

@@ -34,7 +34,7 @@ GRID = (1 << 31) - 1
 
 
 def entries(size: int, programs: int, sms: int) -> int:
-    """Entries that a block has of an axis of ``size``: fewer where a device has too little to do."""
+    """Entries of an axis of ``size`` that a block has: fewer where a device has little to do."""
     found = min(WIDEST, power_from(size, NARROWEST))
     while found > NARROWEST and programs * -(-size // found) < sms:
         found //= 2
@@ -110,7 +110,9 @@ class Launcher:
         """The class of a kernel's arguments, as NAME.h has them."""
         if kernel not in self.structs:
             pointers, numbers = self.kernels[kernel]
-            fields = [(name, ctypes.c_void_p) for name in (*pointers, "arena")]
+            fields: list[tuple[str, Any]] = [
+                (name, ctypes.c_void_p) for name in (*pointers, "arena")
+            ]
             fields += [(name, ctypes.c_int64) for name in (*numbers, "program0")]
             self.structs[kernel] = type(kernel, (ctypes.Structure,), {"_fields_": fields})
         return self.structs[kernel]

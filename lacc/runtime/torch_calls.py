@@ -64,16 +64,28 @@ def _cuda() -> bool:
 def functions(
     names: tuple[str, str, str], source: str
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """The functions called ``names`` of an emitted module: each takes arguments by name and the
-    contract's keywords; with NumPy arrays among them it gives NumPy arrays."""
+    """The functions called ``names`` of an emitted module of Triton: see `calling`."""
+
+    def loaded() -> dict[str, Any]:
+        if interpreted():
+            interpreter.repair()
+        return load(names[0], source)
+
+    return calling(names, loaded)
+
+
+def calling(
+    names: tuple[str, str, str], load_: Callable[[], dict[str, Any]]
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """The functions called ``names`` of a module of torch that ``load_`` loads when one is first
+    called: each takes arguments by name and the contract's keywords; with NumPy arrays among them
+    it gives NumPy arrays."""
     loaded: dict[str, Any] = {}
 
     def by_name(name: str) -> Callable[..., Any]:
         def call(arguments: Mapping[str, Any], **options: Any) -> Any:
             if not loaded:
-                if interpreted():
-                    interpreter.repair()
-                loaded.update(load(names[0], source))
+                loaded.update(load_())
             given = {**arguments, **options}
             if not any(isinstance(x, np.ndarray) for x in arguments.values()):
                 return loaded[name](**given)
