@@ -36,7 +36,7 @@ def header() -> str:
 
 def fault_of(library: Any, code: int) -> str:
     """What the last launch did wrong."""
-    fault = library["lacc_fault"]
+    fault = library["emulation_message"]
     fault.restype = ctypes.c_char_p
     return (fault() or b"error %d" % code).decode()
 
@@ -45,7 +45,7 @@ class Emulated:
     """Makes shared libraries by g++, which run the threads of a block in an ``order`` of `ORDERS`
     (shuffled by ``seed``); ``more`` are further flags."""
 
-    def __init__(self, order: str = "ascending", seed: int = 0, more: Sequence[str] = ()) -> None:
+    def __init__(self, order: str = "ascending", seed: int = 1, more: Sequence[str] = ()) -> None:
         self.order, self.seed, self.more = ORDERS.index(order), seed, tuple(more)
 
     def limit(self, device: Any) -> int:
@@ -57,15 +57,15 @@ class Emulated:
         from lacc.runtime.cuda_building import Loaded
 
         loaded = Loaded(self.library(wanted), wanted.symbol, lambda _: None, fault_of)
-        order = loaded.library["lacc_order"]
-        order.argtypes = (ctypes.c_int, ctypes.c_uint64)
+        order = loaded.library["emulation_order"]
+        order.argtypes = (ctypes.c_int, ctypes.c_int)
         order(self.order, self.seed)
         return loaded
 
     def library(self, wanted: Wanted) -> Path:
         """The library of a kernel. Raises BuildError where it cannot be made."""
         texts = {**wanted.files, HEADER: header()}
-        flags = [*FLAGS, *self.more, "-include", HEADER, "-DLACC_EMULATED", *wanted.defines]
+        flags = [*FLAGS, *self.more, "-include", HEADER, *wanted.defines]
         key = wanted.key(header(), *flags, version_text([COMPILER], *SAID))
 
         def make(work: Path) -> Path:
