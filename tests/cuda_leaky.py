@@ -1,4 +1,4 @@
-"""A variant whose CUDA is written by hand, and files of it: what the tests of the CUDA host share."""
+"""A variant whose CUDA is written by hand, and files of it: what tests of the CUDA host share."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ dfixed = {"w": partial_room(run, x["w"], run.N, n["K"])}
 dbegun = {"S": state_room(run, n["K"])}
 launched(
     "backward", run, run.N * run.H, n["K"],
-    (x["x"], x["w"], begun, states, dy["o"], dended["S"], dx["x"], dfixed["w"], dbegun["S"], run.cu),
+    (
+        x["x"], x["w"], begun, states, dy["o"], dended["S"],
+        dx["x"], dfixed["w"], dbegun["S"], run.cu,
+    ),
     (*strides(x["x"], 4), *strides(dy["o"], 4), run.T, run.H),
 )
 return dx, dfixed, {}, dbegun
@@ -78,7 +81,7 @@ def leaky() -> tuple[Spec, str, dict[str, str]]:
         source=f"{FIRST_LINE}\n{source}",
         header=header,
         kernels=KERNELS,
-        splits={name: 'n["K"]' for name in KERNELS},
+        splits=dict.fromkeys(KERNELS, 'n["K"]'),
         functions=functions,
         passes=(PASS,),
         token=PASS,

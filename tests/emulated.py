@@ -54,7 +54,7 @@ def built(room: Path, text: str, macros: Mapping[str, int], flags: str = "") -> 
     """The library of a source, compiled in a folder."""
     (room / "source.cu").write_text(text)
     given = [f"-D{name}={value}" for name, value in macros.items()]
-    header = ROOT / "tests" / "cuda" / "emulation.h"
+    header = ROOT / "lacc" / "emulation" / "emulation.h"
     command = ["g++", *FLAGS.split(), *flags.split(), *given, "-include", str(header)]
     subprocess.run([*command, "-x", "c++", "source.cu", "-o", "source.so"], cwd=room, check=True)
     return Emulated(ctypes.CDLL(str(room / "source.so")))

@@ -16,6 +16,7 @@ from conftest import EXAMPLES, ROOT
 ORDER = (
     "diagnostics",
     "interpreter",
+    "emulation",
     "spec",
     "ir",
     "analysis",
