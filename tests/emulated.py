@@ -43,11 +43,12 @@ HOST = """
 
 
 def source(kernels: str, names: Sequence[str] = NAMES) -> str:
-    """The text of a .cu file: pieces, kernels, and how each is launched."""
+    """The text of a .cu file: pieces, how many barriers they have, kernels, and how each is
+    launched."""
     runs = " ".join(f"RUN({name})" for name in re.findall(r"^[A-Z]+\((\w+)", kernels, re.M))
     parts = [f'#include "{PIECES / name}.cuh"' for name in names]
-    count = 'extern "C" int barriers() { return __COUNTER__; }'
-    return "\n".join((*parts, HEAD, kernels, HOST, runs, "#ifdef LACC_EMULATED", count, "#endif\n"))
+    count = '#ifdef LACC_EMULATED\nextern "C" int barriers() { return __COUNTER__; }\n#endif'
+    return "\n".join((*parts, count, HEAD, kernels, HOST, runs, ""))
 
 
 def built(room: Path, text: str, macros: Mapping[str, int], flags: str = "") -> Emulated:

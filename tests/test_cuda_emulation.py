@@ -162,9 +162,8 @@ def test_shared_memory_is_poisoned(machine: emulated.Emulated) -> None:
 
 def test_a_barrier_that_is_left_out_shows(machine: emulated.Emulated) -> None:
     given, out = numbers(128), empty(2, 128)
-    count = machine.library.barriers()
     caught = 0
-    for number in range(count):
+    for number in range(20):
         machine.library.emulation_skip(number)
         machine.launch("reversed", [out, given])
         caught += not np.array_equal(out[0], given[::-1])

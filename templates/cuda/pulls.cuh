@@ -204,7 +204,6 @@ DEVICE void meet_pull(real *dx, real *dy, real *dg, const real *ct, const real *
     }
     leaves_pull(dx, dy, dg, ct, x, y, *d);
     for (int m = LEAF; m < C; m *= 2) {
-        if (m > LEAF) barrier();
         pulled_runs<PRECISION>(w, ct, x, y, *d, m);
         barrier();
         for (int i = threadIdx.x; i < runs_of(C, m) * D; i += THREADS) {

@@ -124,8 +124,7 @@ DEVICE void dense_solve(real *x, const real *a, const real *b, int n, int m, rea
             else
                 x[row * m + column - n] -= factor * x[i * m + column - n];
         }
-    }
-    barrier();
+    } /* the last row has none to eliminate: all are done at its barriers */
     for (int k = threadIdx.x; k < m; k += THREADS)
         for (int i = n - 1; i >= 0; i--) {
             real sum = x[i * m + k];

@@ -1,0 +1,177 @@
+"""Kernels around each of the CUDA pieces, for tests that run or compile them."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import emulated
+import numpy as np
+
+GUARD = 64  # numbers behind every scratch that stay as they are
+ERRORS = {0: 2e-2, 1: 3e-3, 2: 1e-5, 3: 3e-3, 4: 3e-6}
+"""Of a result's largest entry, by PRECISION."""
+
+# results by name, then what goes in: tiles by name, numbers; "d": decays; "w": scratch
+DECAYED = {
+    "prefix": "out|d",
+    "suffix": "out|d",
+    "whole": "out|d",
+    "matrix": "out|d",
+    "gram": "a|x,y,X,d,w",
+    "meet": "a,up,down|x,y,X,d,w",
+    "decayed": "out|a,y,X,d,w",
+    "meet_pull": "dx,dy,dg|ct,x,y,X,d,w",
+    "decayed_pull": "da,dy,dg|ct,a,y,X,d,w",
+    "prefix_pull": "dg|ct,d,w",
+    "suffix_pull": "dg|ct,d,w",
+    "whole_pull": "dg|ct,d,w",
+    "matrix_pull": "dg|ct,d,w",
+}
+OTHERS = """
+KERNEL(gemm,
+    gemm(n[0], n[1], n[2], p[0], n[3], n[4], p[1], n[5], n[6], p[2], n[7], n[8], n[9], n[10]);)
+KERNEL(gemm_onto,
+    gemm_onto(n[0], n[1], n[2], p[0], n[3], n[4], p[1], n[5], n[6], p[2], n[7], n[8], n[9], p[3],
+        p[4], n[10], n[11]);)
+KERNEL(scan, scan(p[0], n[0], n[1], n[2], p[1], {n[3], n[4], n[5]}, p[2], {n[6], n[7], n[8]}, p[3],
+    {n[9], n[10]});)
+KERNEL(scan_back,
+    scan_back(p[0], n[0], n[1], n[2], p[1], {n[3], n[4], n[5]}, p[2], {n[6], n[7], n[8]});)
+KERNEL(tropical, tropical(p[0], n[0], n[1], n[2], p[1], p[2]);)
+KERNEL(running, running(p[0], p[1], n[0], n[1]);)
+KERNEL(inverse, inverse(p[0], p[1], n[0], p[2]);)
+KERNEL(solve, solve(p[0], p[1], p[2], n[0], n[1], n[2], p[3]);)
+KERNEL(dense_solve, dense_solve(p[0], p[1], p[2], n[0], n[1], p[3]);)
+KERNEL(chain_parts1, chain_parts({p[0]}, {p[1]}, {p[2]}, 1, n[0], n[1], n[2]);)
+KERNEL(chain_parts2, const int64_t s = n[1] * n[2];
+    chain_parts({p[0], p[0] + s}, {p[1], p[1] + s, p[1] + 2 * s, p[1] + 3 * s}, {p[2], p[2] + s},
+        2, n[0], n[1], n[2]);)
+KERNEL(solve_parts1, solve_parts({p[0]}, {p[1]}, {p[2]}, 1, n[0], n[1], n[2], p[3]);)
+KERNEL(solve_parts2, const int64_t s = n[1] * n[2], q = n[1] * n[1];
+    solve_parts({p[0], p[0] + s}, {p[1], p[1] + q, p[1] + 2 * q, p[1] + 3 * q}, {p[2], p[2] + s},
+        2, n[0], n[1], n[2], p[3]);)
+template <class T> __device__ void loaded(float *out, const T *x, const int64_t *n) {
+    load_tile(out, x, n[0], n[1], n[2], n[3], n[4]);
+}
+template <class T> __device__ void stored(T *x, const float *tile, const int64_t *n) {
+    store_tile(x, n[0], n[1], tile, n[2], n[4]);
+}
+template <class T> __device__ void fetched_twice(float *out, const T *x, const int64_t *n) {
+    unsigned char *raw = shared_memory();
+    const int64_t rows = n[3], width = n[4], room = fetch_room<T>(rows, width);
+    fetch(raw, x, n[0], n[2], width);
+    fetch(raw + room, x, n[0], n[2], width);
+    fetched<1>();
+    barrier();
+    load_fetched(out, raw, x, n[2], rows, width);
+    fetched<0>();
+    barrier();
+    load_fetched(out + rows * width, raw + room, x, n[2], rows, width);
+}
+#define OF_TYPE(call, cast) \\
+    if (n[5] == 0) call(p[0], p[1], n); \\
+    else if (n[5] == 1) call(cast(bf16)); \\
+    else call(cast(fp16));
+#define IN(type) p[0], (const type *)p[1], n
+#define OUT(type) (type *)p[0], p[1], n
+KERNEL(load, OF_TYPE(loaded, IN))
+KERNEL(fetch, OF_TYPE(fetched_twice, IN))
+KERNEL(store, OF_TYPE(stored, OUT))
+"""
+UNARY = [
+    *("exp", "log", "abs", "sqrt", "rsqrt", "sign", "relu", "sigmoid", "logsigmoid", "softplus"),
+    *("silu", "tanh", "elu", "elu1", "erf", "gelu", "sin", "cos"),
+]
+BINARY = ["max", "min", "logaddexp", "pow", "mod"]
+
+
+def wrapper() -> str:
+    """CUDA text: the pieces, and a kernel of tiles alone around each of theirs."""
+    lines = [OTHERS]
+    for name, call in DECAYED.items():
+        outs, ins = (part.split(",") for part in call.split("|"))
+        place = {x: f"p[{k}]" for k, x in enumerate(x for x in (*outs, *ins) if x not in "Xdw")}
+        place |= {"X": "(int)n[4]", "d": "&d", "w": "p[10]"}
+        inner = ", ".join(place[x] for x in (*outs, *ins))
+        lines.append(
+            f"KERNEL({name}, levels_t d; levels(&d, p[8], n[0], n[1], n[2], n[3], p[9]); "
+            f"barrier(); {name}({inner});)"
+        )
+        room = f"{name}_room(C, X)" if "w" in ins else "0"
+        lines.append(
+            f'extern "C" int64_t {name}_scratch(int64_t C, int64_t X) '
+            f"{{ return (void)C, (void)X, {room}; }}"
+        )
+    for room in (
+        "levels_room(C, D)",
+        "inverse_room(C)",
+        "solve_room(C, D)",
+        "dense_solve_room(C, D)",
+    ):
+        name = room.partition("_room")[0]
+        lines.append(
+            f'extern "C" int64_t {name}_scratch(int64_t C, int64_t D) {{ return (void)D, {room}; }}'
+        )
+    for name in (*UNARY, *BINARY):
+        given = "x" if name in UNARY else "x, p[2][i]"
+        lines.append(
+            f"KERNEL(f_{name}, for (int i = threadIdx.x; i < n[0]; i += THREADS) "
+            f"{{ const real x = p[1][i]; p[0][i] = f_{name}({given}); }})"
+        )
+    return "\n".join(lines)
+
+
+class Pieces:
+    """Kernels of an emulated library on arrays of float."""
+
+    def __init__(self, library: emulated.Emulated, precision: int) -> None:
+        self.run, self.precision = library, precision
+        self.exact, self.error = ERRORS[4], ERRORS[precision]
+
+    def scratch(self, name: str, *sizes: int) -> Any:
+        """Scratch as large as the function asks for, with a guard behind it."""
+        room = getattr(self.run.library, f"{name}_scratch")
+        room.restype = ctypes.c_int64
+        return emulated.aligned(room(*map(ctypes.c_int64, sizes)) + GUARD)
+
+    def over_decays(
+        self, name: str, shapes: list[Any], tiles: list[Any], g: Any, log: bool, strict: bool
+    ) -> list[Any]:
+        """Results of a function of decays; a shape of None is a result that is not asked for."""
+        C, D = g.shape
+        X = max([D, *(x.shape[1] for x in tiles if x.ndim == 2)])
+        outs = [None if s is None else emulated.aligned(*s) for s in shapes]
+        kept, w = self.scratch("levels", C, D), self.scratch(name, C, X)
+        width = tiles[-1].shape[1] if tiles and tiles[-1].ndim == 2 else D
+        pointers = [*outs, *tiles]
+        pointers += [None] * (8 - len(pointers))
+        self.run(name, [*pointers, g, kept, w], [C, D, log, strict, width])
+        for buffer in (kept, w):
+            assert np.isnan(buffer[-GUARD:]).all()
+        return outs
+
+    def close(self, got: Any, want: Any, error: float | None = None) -> None:
+        scale = max(1.0, float(np.abs(want).max(initial=0)))
+        np.testing.assert_allclose(got, want, rtol=0, atol=(error or self.error) * scale)
+
+
+def library(room: Path, threads: int, precision: int, flags: str = "") -> Pieces:
+    macros = {"THREADS": threads, "PRECISION": precision}
+    return Pieces(emulated.built(room, emulated.source(wrapper()), macros, flags), precision)
+
+
+def tile(rng: np.random.Generator, *shape: int) -> Any:
+    out = emulated.aligned(*shape)
+    out[...] = rng.standard_normal(shape)
+    return out
+
+
+def decays(rng: np.random.Generator, C: int, D: int, log: bool) -> Any:
+    """Slow, fast and quite closed gates; factors of either sign and 0 where not logs."""
+    g = -rng.exponential(size=(C, D)) * rng.choice([0.01, 0.3, 5.0], size=(C, D))
+    g[rng.random((C, D)) < 0.05] = -np.inf
+    if not log:
+        g = np.exp(g) * rng.choice([-1.0, 1.0], size=(C, D))
+    return g.astype(np.float32)
