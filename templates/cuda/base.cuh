@@ -3,7 +3,11 @@
    [rows][width], row after row, in shared or global memory. All threads of a block call a function
    together; what it reads is visible to all of them, what it writes is after the next barrier. */
 
+#ifdef LACC_DOUBLE /* where kernels are emulated: what is compared in float64 */
+typedef double real;
+#else
 typedef float real;
+#endif
 #define R(x) ((real)(x))
 
 typedef struct {
@@ -26,6 +30,10 @@ template <>
 struct element<2> {
     typedef fp16 type;
 };
+template <>
+struct element<3> {
+    typedef double type;
+};
 
 INLINE int least(int a, int b) {
     return a < b ? a : b;
@@ -39,6 +47,10 @@ INLINE real real_of(float x) {
     return x;
 }
 
+INLINE real real_of(double x) {
+    return (real)x;
+}
+
 INLINE real real_of(bf16 x) {
     return float_of((uint32_t)x.bits << 16);
 }
@@ -48,15 +60,19 @@ INLINE real real_of(fp16 x) {
 }
 
 INLINE void put(float *out, real x) {
+    *out = (float)x;
+}
+
+INLINE void put(double *out, real x) {
     *out = x;
 }
 
 INLINE void put(bf16 *out, real x) {
-    out->bits = (uint16_t)pair_bf16(x, 0);
+    out->bits = (uint16_t)pair_bf16((float)x, 0);
 }
 
 INLINE void put(fp16 *out, real x) {
-    out->bits = (uint16_t)pair_fp16(x, 0);
+    out->bits = (uint16_t)pair_fp16((float)x, 0);
 }
 
 /* out [rows][width] = the first `known` rows at x, a row_step apart, entries a step apart; zeros

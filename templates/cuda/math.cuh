@@ -1,6 +1,22 @@
 /* Functions of numbers in: floats in, floats out, with the meaning NumPy gives them. NaN goes
    through, infinities and subnormals are meant. Within a few units in the last place. */
 
+#ifdef LACC_DOUBLE
+#define expf exp
+#define logf log
+#define fabsf fabs
+#define sqrtf sqrt
+#define log1pf log1p
+#define tanhf tanh
+#define expm1f expm1
+#define erff erf
+#define sinf sin
+#define cosf cos
+#define powf pow
+#define fmodf fmod
+#define copysignf copysign
+#endif
+
 INLINE real f_exp(real x) {
     return expf(x);
 }

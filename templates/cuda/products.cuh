@@ -8,9 +8,16 @@ enum { WHOLE, LOWER_OUT, LOWER_A, UPPER_A };
 
 enum { UNIT = 16, TALL = UNIT * (WARPS < 4 ? WARPS : 4), WIDE = 128, CHUNKS = 8 };
 
-/* Eight entries of an operand of 16 bits, or four of 32. */
+/* Two entries of an operand of 16 bits, or a real. */
+#ifdef LACC_DOUBLE
+typedef uint64_t word;
+#else
+typedef uint32_t word;
+#endif
+
+/* Eight entries of an operand of 16 bits, or four reals. */
 struct alignas(16) chunk {
-    uint32_t word[4];
+    ::word word[4];
 };
 
 enum { OPERANDS = (TALL + WIDE) * CHUNKS * sizeof(chunk) };
@@ -44,13 +51,13 @@ INLINE chunk *place(chunk *panel, int row, int c) {
 
 /* One word of a chunk: two entries of 16 bits, or x[0]. */
 template <int P>
-INLINE uint32_t rounded(const real *x) {
+INLINE word rounded(const real *x) {
     if constexpr (P == BF16)
-        return pair_bf16(x[0], x[1]);
+        return pair_bf16((float)x[0], (float)x[1]);
     else if constexpr (P == FP16)
-        return pair_fp16(x[0], x[1]);
+        return pair_fp16((float)x[0], (float)x[1]);
     else if constexpr (P == TF32)
-        return tf32_of(x[0]);
+        return tf32_of((float)x[0]);
     else
         return bits_of(x[0]);
 }
@@ -125,8 +132,8 @@ INLINE void stage(chunk *panel, int rows, const Matrix &x, int first, int M, int
     }
 }
 
-template <int P>
-INLINE void multiply(real (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <int P, class Sum, class Word>
+INLINE void multiply(Sum (&c)[4], const Word (&a)[4], Word b0, Word b1) {
     if constexpr (P == BF16)
         multiply_bf16(c, a, b0, b1);
     else if constexpr (P == FP16)
@@ -194,12 +201,12 @@ struct sums {
         enum { STEP = 2 * operand<P>::CHUNK };
         const int lane = threadIdx.x % LANES, end = least((span.to + STEP - 1) / STEP * 2, CHUNKS);
         for (int c = most(span.from, 0) / STEP * 2; c < end; c += 2) {
-            uint32_t a[4];
+            word a[4];
             load_matrices(a, place(row_panel(), row + lane % 16, c + lane / 16));
 #pragma unroll
             for (int p = 0; p < WIDE / UNIT; p++)
                 if (p < pairs && wanted(column + p * UNIT)) {
-                    uint32_t b[4];
+                    word b[4];
                     load_matrices(b, place(column_panel(), column + p * UNIT + lane / 16 * 8 + lane % 8, c + lane / 8 % 2));
                     multiply<P>(sum[2 * p], a, b[0], b[1]);
                     multiply<P>(sum[2 * p + 1], a, b[2], b[3]);
