@@ -69,7 +69,7 @@ def test_what_a_caller_sees() -> None:
     doubled = "RuntimeError: gla: its gradients have no gradients (double backward)"
     assert found.pop("double backward") == doubled
     assert "at most 128, which is what a kernel holds on chip" in found.pop("parallel")
-    assert found.pop("arrays").startswith("TypeError: q: expected a torch tensor, got")
+    assert found.pop("lists").startswith("TypeError: q: expected a tensor of torch or with DLPack")
     low = "torch.bfloat16"
     assert found.pop("dtypes") == [low, low, low, "torch.float32"]
     assert all(found.values()), found

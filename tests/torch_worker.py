@@ -380,7 +380,10 @@ def surface() -> dict[str, Any]:
     first = torch.autograd.grad(o.sum(), leaves["q"], create_graph=True)[0]
     found["double backward"] = said(lambda: first.sum().backward())
     found["parallel"] = said(partial(both.call, **tensors(both.arguments(1, 200)), mode="parallel"))
-    found["arrays"] = said(partial(both.call, **both.arguments(1, 2)))
+    given = both.arguments(1, 2)
+    found["lists"] = said(lambda: both.call(**{n: y.tolist() for n, y in given.items()}))
+    pairs = zip(flat(both.call(**given)), flat(both.call(**tensors(given))))
+    found["dlpack"] = all(torch.equal(a, b) for a, b in pairs)
     low = {n: y.to(torch.float32 if n == "g" else torch.bfloat16) for n, y in x.items()}
     o, state = both.call(**low, state_dtype=torch.bfloat16)
     grads = both.vjp(**low, cotangent=o)

@@ -157,7 +157,7 @@ def nvrtc_missing() -> str:
     try:
         nvrtc.nvrtcVersion()
     except RuntimeError as problem:
-        return str(problem)
+        return str(problem).strip().partition(",")[0]
     return ""
 
 

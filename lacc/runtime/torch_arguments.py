@@ -24,10 +24,15 @@ def name_of(dtype: Any) -> str:
 
 
 def tensor_of(name: str, x: Any) -> Any:
-    """``x``, which must be a tensor."""
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"{name}: expected a torch tensor, got {type(x)}")
-    return x
+    """``x`` as a tensor: one of torch, or anything with DLPack, whose memory it shares."""
+    if isinstance(x, torch.Tensor):
+        return x
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"{name}: expected a tensor of torch or with DLPack, got {type(x)}")
+    try:
+        return torch.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError) as problem:
+        raise TypeError(f"{name}: DLPack gives no tensor: {problem}") from None
 
 
 class Arguments:

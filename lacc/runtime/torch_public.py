@@ -70,10 +70,10 @@ class Host:
         if state is None:
             return [None] * len(names)
         if type(state) is self.State and not self.counts:
-            for name, x in zip(names, state):
-                if not isinstance(x, torch.Tensor) and x is not None:
-                    tensor_of(f"{what}.{name}", x)
-            return list(state)
+            named = zip(names, state)
+            return [None if x is None else tensor_of(f"{what}.{name}", x) for name, x in named]
+        if hasattr(state, "__dlpack__"):
+            state = tensor_of(what, state)
         if isinstance(state, torch.Tensor) and len(self.declared) == 1:
             state = {self.declared[0]: state}
         elif isinstance(state, tuple):
