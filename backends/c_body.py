@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lacc.backends.base import Variables
-from lacc.backends.c_ops import Ops, nest
+from lacc.backends.c_ops import Ops
 from lacc.backends.c_storage import FOR_A_LENGTH, FOR_EACH, ONCE, Storage
 from lacc.backends.c_text import unlike_macro
 from lacc.backends.c_values import MEMORY, RESULTS, Index, Values, identity
@@ -19,11 +19,13 @@ Piece = tuple[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Lines of C that compute ``makes`` from stored values ``reads``."""
+    """Lines of C that compute ``makes`` from stored values ``reads``; those of ``own`` entry by
+    entry, in the order in which they lie."""
 
     lines: list[str]
     makes: tuple[int, ...]
     reads: frozenset[int]
+    own: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -44,19 +46,19 @@ class Body:
         arrays: Mapping[int, str],
         pointers: Mapping[int, str],
         into: Mapping[int, str],
-        load: Callable[[int, str], str],
+        load: Callable[[int, str], list[str]],
         taken: set[str],
         turns: Sequence[int] = (),
     ) -> None:
         """``arrays`` names the array of each load, ``pointers`` the variables of values that lie
         outside the workspace, ``into`` where values go that have their place there. ``load(n,
-        name)`` is the line that fills the tile ``name``. ``turns``: values from which on nothing
+        name)`` are the lines that fill the tile ``name``. ``turns``: values from which on nothing
         is computed together with what was before."""
         self.program, self.body, self.load = program, program.body, load
         self.pointers, self.cuts = pointers, turns
         self.turns: list[int] = []
         """The statements for each chunk that begin behind these."""
-        self.v = Values(program, arrays)
+        self.v = self._values(arrays)
         self.storage = Storage(self.v)
         self.variables = Variables(_ascii(program), taken)
         stored = sorted(self.v.stored)
@@ -64,18 +66,28 @@ class Body:
         self.home: dict[int, int] = {}
         """Where values lie to which a product is added in place: as which value."""
         for n in stored:
-            self.v.names[n] = pointers.get(n) or self.into.get(n) or self.variables[n]
+            self.v.names[n] = pointers.get(n) or self.into.get(n) or self._named(n)
         for n in reversed(stored):
             added = self.body[n].op == "accumulate"
             if added and self.storage.grows(n, {*pointers, *self.into}):
                 base = self.body[n].ins[0]
                 self.home[base] = self.home.get(n, n)
                 self.v.names[base] = self.v.names[n]
-        self.ops = Ops(self.v, self.storage, frozenset(self.home))
+        self.ops = self._operations()
         self.before, self.once, self.each = (
             self._statements(when) for when in (ONCE, FOR_A_LENGTH, FOR_EACH)
         )
         self.pieces = self._pieces()
+
+    def _values(self, arrays: Mapping[int, str]) -> Values:
+        return Values(self.program, arrays)
+
+    def _operations(self) -> Ops:
+        return Ops(self.v, self.storage, frozenset(self.home))
+
+    def _named(self, n: int) -> str:
+        """The variable of a stored value."""
+        return self.variables[n]
 
     # ---- statements ------------------------------------------------------------------------------
 
@@ -143,7 +155,7 @@ class Body:
         if inst.op in RESULTS:
             picks = (u for u in self.storage.users[n] if self.body[u].op == "pick")
             makes = tuple(dict.fromkeys(picks))
-        lines = [self.load(n, self.v.address(n))] if inst.op == "load" else self.ops.lines(n)
+        lines = self.load(n, self.v.address(n)) if inst.op == "load" else self.ops.lines(n)
         return Statement(lines, makes, frozenset(k for k, _ in self._reads(n)))
 
     def _loop(self, group: Group) -> Statement:
@@ -155,17 +167,34 @@ class Body:
         written: list[int] = []
         for n in group.values:
             text = v.computed(n, identity(group.axes)).code
-            if n in within and group.axes:
+            if n in within and self._has_local(n):
                 v.locals[n] = self.variables.another(f"{self.variables[n]}_")
                 lines.append(f"const real {v.locals[n]} = {text};")
                 text = v.locals[n]
             if not group.axes or n not in within or self.storage.read_outside(n, inside):
-                lines.append(f"{v.entry(n)} = {text};")
+                lines.append(self._written(n, text))
                 written.append(n)
         v.locals.clear()
-        lines = nest(lines, [(a, v.length(a)) for a in group.axes])
+        lines = self.ops.loop(lines, group.axes)
         others = set[int]().union(*reads.values()) - inside
-        return Statement(lines, tuple(written), frozenset(others))
+        return Statement(lines, tuple(written), frozenset(others), self._own(group))
+
+    def _has_local(self, n: int) -> bool:
+        """Whether a value of a loop that others of it read is a variable of each entry."""
+        return bool(self.body[n].axes)
+
+    def _written(self, n: int, text: str) -> str:
+        """The line that stores an entry of a value."""
+        return f"{self.v.entry(n)} = {text};"
+
+    def _own(self, group: Group) -> frozenset[int]:
+        """The values that a loop touches only at its own entry."""
+        reads = [(k, at) for n in group.values for k, at in self._reads(n)]
+        moved = {
+            k for k, at in reads if self.body[k].axes != group.axes or at != identity(group.axes)
+        }
+        found = {n for n in group.values if self.body[n].axes == group.axes}
+        return frozenset({*found, *(k for k, _ in reads)} - moved)
 
     # ---- the workspace ---------------------------------------------------------------------------
 

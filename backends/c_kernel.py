@@ -198,14 +198,14 @@ class CKernel(ABC):
         label = label.removesuffix("_start") if kind == "kept" else label
         return self.arrays[Array(role, label.removeprefix("stored:"))]
 
-    def _load(self, n: int, address: str) -> str:
+    def _load(self, n: int, address: str) -> list[str]:
         inst = self.program.body[n]
         kind, label = inst.value
         at, rows = "c" if kind == "kept" else "0", "1"
         if kind in TIMED or label == "t":
             at, rows = "at", self.rows
         width = self._width(inst.axes)
-        return f"load_tile({address}, &{self._array(kind, label)}, n, h, {at}, {rows}, {width});"
+        return [f"load_tile({address}, &{self._array(kind, label)}, n, h, {at}, {rows}, {width});"]
 
     def _width(self, axes: Axes) -> str:
         """The entries of a token of a tile."""

@@ -39,6 +39,9 @@ class Ops:
     """Statements over ``values``. Products are added in place to values of ``grown``; ``scratch``
     collects the workspace that functions need, in reals."""
 
+    between: tuple[str, ...] = ()
+    """What stands between lines of which the second needs all of the first."""
+
     def __init__(self, values: Values, storage: Storage, grown: Collection[int]) -> None:
         self.v, self.storage, self.grown = values, storage, grown
         self.scratch: list[str] = []
@@ -58,7 +61,8 @@ class Ops:
             if base not in self.grown and (call := self._onto(n, inst, base, tuple(factors))):
                 return [call]
             first = [] if base in self.grown else self._started(n, inst, base)
-            return [*first, *self._product(n, inst, tuple(factors), add=True)]
+            product = self._product(n, inst, tuple(factors), add=True)
+            return [*first, *(self.between if first else ()), *product]
         if inst.op in JOINED:
             return self._joined(n, inst, inst.ins)
         return METHODS[inst.op](self, n, inst)
@@ -72,15 +76,28 @@ class Ops:
     def _room(self, function: str, *sizes: str) -> None:
         self.scratch.append(f"{function}_room({', '.join(sizes)})")
 
-    def _nest(self, lines: list[str], axes: Iterable[str], simd: str = "simd") -> list[str]:
+    def loop(self, lines: list[str], axes: Iterable[str], simd: str = "simd") -> list[str]:
+        """Lines that compute an entry, for every one of some axes."""
         return nest(lines, [(a, self.v.length(a)) for a in axes], simd)
+
+    def _calls(self, lines: list[str], axes: Iterable[str]) -> list[str]:
+        """Calls of device functions, for every entry of some axes."""
+        return nest(lines, [(a, self.v.length(a)) for a in axes], "")
+
+    def _steps(self, strides: Iterable[str]) -> str:
+        """Strides as an argument."""
+        return f"(const int64_t[]){{{', '.join(strides)}}}"
+
+    def _tiles(self, pointers: Iterable[str], constant: str = "const ") -> str:
+        """Tiles as an argument."""
+        return f"({constant}real *const[]){{{', '.join(pointers)}}}"
 
     # ---- products --------------------------------------------------------------------------------
 
     def _started(self, n: int, inst: Inst, base: int) -> list[str]:
         """A loop that computes ``base`` where ``n`` lies."""
         value = self.v.at(base, identity(inst.axes)).code
-        return self._nest([f"{self.v.entry(n)} = {value};"], inst.axes)
+        return self.loop([f"{self.v.entry(n)} = {value};"], inst.axes)
 
     def _onto(self, n: int, inst: Inst, base: int, ins: tuple[int, ...]) -> str:
         """The call that adds one product to a tile in memory, or to one of which each row or column
@@ -162,9 +179,10 @@ class Ops:
         shape = self._shape(n, a, rows, columns, over)
         adds = int(add or bool(summed))
         call = f"gemm({', '.join([*lengths, *operands, shape, str(adds)])});"
-        lines = self._nest([call], outer, simd="")
+        lines = self._calls([call], outer)
         if summed and not add:
-            lines.insert(0, f"fill({self.v.address(n)}, R(0), {self.v.entries(inst.axes)});")
+            zero = f"fill({self.v.address(n)}, R(0), {self.v.entries(inst.axes)});"
+            lines = [zero, *self.between, *lines]
         return lines
 
     def _flat(self, group: Sequence[str], views: Iterable[View]) -> bool:
@@ -196,12 +214,12 @@ class Ops:
         over, out = inst.value, self.v.entry(n)
         if axes[-1] not in over:
             fill = f"fill({self.v.address(n)}, {start}, {self.v.entries(inst.axes)});"
-            return [fill, *self._nest([f"{join.format(out, term)};"], axes)]
+            return [fill, *self.loop([f"{join.format(out, term)};"], axes)]
         simd = "simd reduction(+ : sum)" if "+=" in join else ""
-        inner = self._nest([f"{join.format('sum', term)};"], [x for x in axes if x in over], simd)
+        inner = self.loop([f"{join.format('sum', term)};"], [x for x in axes if x in over], simd)
         lines = [f"real sum = {start};", *inner, f"{out} = sum;"]
         kept = [x for x in axes if x not in over]
-        return self._nest(lines, kept, simd="") if kept else ["{", *_in(lines), "}"]
+        return self.loop(lines, kept, simd="") if kept else ["{", *_in(lines), "}"]
 
     # ---- device functions ------------------------------------------------------------------------
 
@@ -215,7 +233,7 @@ class Ops:
             assert view is not None
             strides = [view.strides.get(g[-1], "0") if g else "0" for g in (("t",), rows, columns)]
             strides = strides[1:] if k == 2 else strides
-            call += [v.pointer(i), f"(const int64_t[]){{{', '.join(strides)}}}"]
+            call += [v.pointer(i), self._steps(strides)]
         return [f"{inst.op}({', '.join(call)});"]
 
     def _tropical(self, n: int, inst: Inst) -> list[str]:
@@ -234,11 +252,10 @@ class Ops:
         size, most = self._width(inst.axes), self._width(inst.axes, True)
         unread = [k for k in range(count) if (n, k) not in self.results]
         spots = {k: plus("scratch", times(str(m), "C", size)) for m, k in enumerate(unread)}
-        results = ", ".join(self.results.get((n, k)) or spots[k] for k in range(count))
+        results = [self.results.get((n, k)) or spots[k] for k in range(count)]
         pointers = self._pointers(inst.ins)
         matrix, sides = pointers[: count * count], pointers[count * count :]
-        lists = [f"(real *const[]){{{results}}}"]
-        lists += [f"(const real *const[]){{{', '.join(p)}}}" for p in (matrix, sides)]
+        lists = [self._tiles(results, ""), self._tiles(matrix), self._tiles(sides)]
         tail, rooms = f"{count}, {int(flag)}, C, {size}", [times(str(len(unread)), "L", most)]
         if inst.op == "solve_parts":
             rooms.append(f"solve_parts_room({count}, L, {most})")
@@ -271,7 +288,7 @@ class Ops:
             for base, o in zip((v.names[n], a, b), (offsets[0], offsets[1], offsets[0]))
         )
         call = f"dense_solve({out}, {system}, {right}, {size}, {width}, scratch);"
-        return self._nest([call], rest, simd="")
+        return self._calls([call], rest)
 
     def _levels(self, n: int, inst: Inst) -> list[str]:
         log, strict = inst.value

@@ -102,7 +102,7 @@ def identifier(label: str) -> str:
 
 def whole(index: str) -> str:
     """A whole number as an operand of any operator."""
-    return index if re.fullmatch(r"\w*|\w+\([^()]*\)", index) else f"({index})"
+    return index if re.fullmatch(r"[\w.]*|\w*\([^()]*\)", index) else f"({index})"
 
 
 def times(*factors: str) -> str:

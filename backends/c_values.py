@@ -88,6 +88,10 @@ class Values:
         self.locals: dict[int, str] = {}
         """Values of the loop that is being written that are variables of it."""
 
+    def given(self, n: int) -> str:
+        """Whether there is the array that a load is of."""
+        return f"{self.arrays[n]}.data"
+
     # ---- sizes -----------------------------------------------------------------------------------
 
     def length(self, axis: str, most: bool = False) -> str:
@@ -176,9 +180,9 @@ class Values:
                 moved = plus(times(index[rows], self.length(columns)), index[columns])
                 return [(ins[0], {**_without(index, rows, columns), flat: moved}, "")]
             case "default":
-                return [(ins[0], index, f"{self.arrays[ins[0]]}.data"), (ins[1], index, "")]
+                return [(ins[0], index, self.given(ins[0])), (ins[1], index, "")]
             case "omitted":
-                return [(ins[0], index, f"!{self.arrays[ins[1]]}.data")]
+                return [(ins[0], index, f"!{self.given(ins[1])}")]
             case "row" | "mask" | "place_row" | "shift" | "before":
                 return self._in_time(n, index)
             case "roll":

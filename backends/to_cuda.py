@@ -3,11 +3,31 @@ beside it that are the spec's own out."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lacc import __version__
+from lacc.backends.base import environment
+from lacc.backends.cuda_pass import CudaPass
+from lacc.backends.torch_api import public_name
+from lacc.backends.triton_cut import delicate
 from lacc.runtime.contract import Signature
+from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
+from lacc.tile.partition import WIDTH
+
+PIECES = (
+    *("primitives", "base", "tiles", "math", "products", "places", "scans", "solves"),
+    *("decays", "grams", "pulls"),
+)
+"""Pieces of `templates/cuda`, each after those that it uses."""
+
+CHUNK = 64
+"""Tokens of a chunk where no kernel has chunks: of the stretches between kept states."""
+
+DEFINED = re.compile(r"(?:INLINE|DEVICE|ROOM|struct|enum|static)\b[^;{=]*?\b(\w+)\s*[({]")
 
 Names = tuple[str, ...]
 
@@ -19,7 +39,9 @@ class CudaFiles:
     name       of the public function, and stem of the files
     source     the text of NAME.cu
     header     the text of NAME.h
-    kernels    by kernel: names of the pointers of its argument struct, then those of its numbers
+    kernels    by kernel: names of the pointers of its argument struct, then those of its numbers;
+               behind the pointers the struct has `arena`, the scratch memory of blocks, behind the
+               numbers `program0`, the number of its first block
     splits     by kernel whose blocks share an axis: the size of this as Python over dims ``n``
     functions  heads and lines of run_forward_0(x, begun, last, run, keep), run_backward_0(x, last,
                given, run, dy, dended), …: `lacc.runtime.torch_run.Pass` says what they give. They
@@ -43,6 +65,77 @@ class CudaFiles:
 
 
 def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) -> CudaFiles:
-    """The files of a spec; in chunks of ``chunk`` tokens where it is given. NotImplementedError
-    where a pass attends, which no kernel does yet."""
-    raise NotImplementedError(f"{signature.name}: no CUDA kernel is written yet")
+    """The files of a spec that has no `obstacle`; in chunks of ``chunk`` tokens where it is
+    given."""
+    spec, name = derived.spec, public_name(signature)
+    assert not obstacle(derived), obstacle(derived)
+    stages = [p for p in derived.passes if not isinstance(p, AttentionPass)]
+    loads = [n.partition("@")[0] for p in stages for n in p.forward.loads("input")]
+    shared = {n for n, times in Counter(loads).items() if times > 1}
+    fine, library = delicate(derived), library_names()
+    passes = [
+        CudaPass(
+            spec,
+            stage,
+            str(n),
+            name,
+            library,
+            reverse=stage.stage.direction == "backward",
+            shared=shared,
+            fine=fine,
+        )
+        for n, stage in enumerate(stages)
+    ]
+    entries = tuple(p.entry() for p in passes)
+    token = None
+    if derived.token is not None:
+        passes.append(CudaPass(spec, derived.token, "token", name, library, fine=fine))
+        token = passes[-1].entry()
+    kernels = [k for p in passes for k in p.kernels]
+    tokens = chunk or max((p.chunk for p in passes), default=CHUNK)
+    values = {
+        "spec": spec,
+        "version": __version__,
+        "prefix": name,
+        "about": [line.replace("*/", "* /") for line in spec.text.strip().splitlines()],
+        "dims": {n: int(d.default or 0) or WIDTH for n, d in spec.dims.items()},
+        "kernels": kernels,
+        "pieces": pieces(),
+        "types": sorted({f"T_{n}" for k in kernels for n, a in k.pointers.items() if not a.whole}),
+        "chunk": tokens,
+    }
+    env = environment()
+    return CudaFiles(
+        name,
+        env.get_template("cuda.cu.j2").render(values),
+        env.get_template("cuda.h.j2").render(values),
+        {k.what.name: (tuple(k.pointers), tuple(k.numbers)) for k in kernels},
+        {
+            k.what.name: shown
+            for p in passes
+            for k in p.kernels
+            if (shown := p.shared_size(k)) != "1"
+        },
+        tuple(f for p in passes for f in p.functions()),
+        entries,
+        token,
+        tokens,
+    )
+
+
+def obstacle(derived: Derived) -> str:
+    """Why there are no CUDA files of a spec, "" where there are."""
+    attends = any(isinstance(p, AttentionPass) for p in derived.passes)
+    return "no CUDA kernel attends to earlier tokens" if attends or derived.attends_by_token else ""
+
+
+def pieces() -> list[str]:
+    """The texts of the device library, in order."""
+    loader = environment()
+    assert loader.loader is not None
+    return [loader.loader.get_source(loader, f"cuda/{piece}.cuh")[0] for piece in PIECES]
+
+
+def library_names() -> frozenset[str]:
+    """Names that the device library gives things."""
+    return frozenset(word for text in pieces() for word in DEFINED.findall(text))

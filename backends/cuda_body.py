@@ -1,0 +1,259 @@
+"""The program of one kernel in, the steps of a block of threads out: loops whose entries threads
+share, calls of device functions that they make together, and what each touches in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from lacc.backends.c_body import Body, Group, Statement
+from lacc.backends.c_ops import JOINED, Ops
+from lacc.backends.c_text import words
+from lacc.backends.c_values import MEMORY, Index, Values, identity, index_name
+from lacc.backends.cuda_barriers import BARRIER, Step, Touch
+from lacc.backends.text import PRODUCT
+from lacc.tile.program import Axes, Inst, Program
+
+OPERANDS = "operands"
+"""The shared memory that products stage their operands in."""
+
+ALONE = ("load_tile(", "fill(", "copy(")
+"""Device functions whose threads share the entries of a tile as those of a loop do, and that stage
+nothing."""
+
+PLAIN = words(
+    "for if real R real_of load_tile store_tile fill copy add_to lane_sum barrier moved "
+    "scan scan_back tropical running chain_parts"
+)
+"""What lines call that stages no operands."""
+
+CALLED = re.compile(r"\b(\w+)(?:<\d+>)?\(")
+COUNTED = re.compile(r"\b(i_\w+|t|s)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The axis of which a block has a part: how many entries, and how many at most."""
+
+    axis: str = ""
+    here: str = ""
+    most: str = ""
+
+
+class CudaValues(Values):
+    """Entries of values as text, in a loop over those of tiles with axes ``over``, numbered i."""
+
+    def __init__(self, program: Program, arrays: Mapping[int, str], split: Split) -> None:
+        super().__init__(program, arrays)
+        self.split = split
+        self.over: Axes = ()
+
+    def given(self, n: int) -> str:
+        return f"a.{self.arrays[n]}"
+
+    def length(self, axis: str, most: bool = False) -> str:
+        if axis == self.split.axis:
+            return self.split.most if most else self.split.here
+        return super().length(axis, most)
+
+    def entry(self, n: int, index: Index | None = None) -> str:
+        axes = self.body[n].axes
+        if axes and axes == self.over and (index is None or _plain(index, axes)):
+            return f"{self.names[n]}[i]"
+        return super().entry(n, index)
+
+
+def _plain(index: Index, axes: Axes) -> bool:
+    return all(index[a] == index_name(a) for a in axes)
+
+
+class CudaOps(Ops):
+    """Statements that all threads of a block run together."""
+
+    v: CudaValues
+    between = (BARRIER,)
+
+    def loop(self, lines: list[str], axes: Iterable[str], simd: str = "") -> list[str]:
+        """A loop whose entries the threads share, numbered i in the order of the axes."""
+        axes = tuple(axes)
+        if not axes:
+            return lines
+        head = f"for (int i = threadIdx.x; i < {self.v.entries(axes)}; i += THREADS) {{"
+        return [head, *(f"    {x}" for x in (*self._indices(lines, axes, "i"), *lines)), "}"]
+
+    def _indices(self, lines: Iterable[str], axes: Axes, number: str) -> list[str]:
+        """The indices of axes that lines use, from the number of an entry."""
+        used = {word for line in lines for word in COUNTED.findall(line)}
+        found = []
+        for k, axis in enumerate(axes):
+            if index_name(axis) in used:
+                behind = self.v.entries(axes[k + 1 :])
+                at = number if behind == "1" else f"{number} / {_factor(behind)}"
+                at = f"{at} % {_factor(self.v.length(axis))}" if k else at
+                found.append(f"const int {index_name(axis)} = {at};")
+        return found
+
+    def _calls(self, lines: list[str], axes: Iterable[str]) -> list[str]:
+        for axis in reversed(tuple(axes)):
+            i = index_name(axis)
+            head = f"for (int {i} = 0; {i} < {self.v.length(axis)}; {i}++) {{"
+            if BARRIER not in lines:
+                lines = [*lines, BARRIER]
+            lines = [head, *(f"    {line}" for line in lines), "}"]
+        return lines
+
+    def _steps(self, strides: Iterable[str]) -> str:
+        return f"{{{', '.join(strides)}}}"
+
+    def _tiles(self, pointers: Iterable[str], constant: str = "const ") -> str:
+        return f"{{{', '.join(pointers)}}}"
+
+    def _several(self, n: int, inst: Inst) -> list[str]:
+        (line,) = super()._several(n, inst)
+        return [line.replace("(", f"<{inst.value[0]}>(", 1)]
+
+    def _started(self, n: int, inst: Inst, base: int) -> list[str]:
+        return self._over(inst.axes, lambda: super(CudaOps, self)._started(n, inst, base))
+
+    def _over(self, axes: Axes, written: Callable[[], list[str]]) -> list[str]:
+        self.v.over = axes
+        lines = written()
+        self.v.over = ()
+        return lines
+
+    def _joined(self, n: int, inst: Inst, ins: tuple[int, ...]) -> list[str]:
+        """Sums (or the largest) of products: a thread for each where those of neighbours lie side
+        by side, else a warp."""
+        start, join = JOINED.get(inst.op, JOINED["sum"])
+        widest = max((self.v.body[i].axes for i in ins), key=len)
+        axes = [x for i in ins for x in self.v.body[i].axes if x not in widest]
+        every = tuple(dict.fromkeys([*axes, *widest]))
+        over = tuple(x for x in every if x in inst.value)
+        self.v.over = inst.axes
+        out = self.v.entry(n)
+        self.v.over = ()
+        term = " * ".join(self.v.at(i, identity(every)).within(PRODUCT) for i in ins)
+        joined = f"{join.format('sum', term)};"
+        count = self.v.entries(over)
+        if every[-1] in over and join == JOINED["sum"][1]:
+            inside = [*self._indices([joined], over, "j"), joined]
+            each = [
+                f"real sum = {start};",
+                f"for (int j = threadIdx.x % LANES; j < {count}; j += LANES) {{",
+                *(f"    {line}" for line in inside),
+                "}",
+                "sum = lane_sum(sum);",
+                f"if (threadIdx.x % LANES == 0) {out} = sum;",
+            ]
+            head = (
+                f"for (int i = threadIdx.x / LANES; i < {self.v.entries(inst.axes)}; i += WARPS) {{"
+            )
+            each = [*self._indices(each, inst.axes, "i"), *each]
+            return [head, *(f"    {line}" for line in each), "}"]
+        inside = [*self._indices([joined], over, "j"), joined]
+        each = [
+            f"real sum = {start};",
+            f"for (int j = 0; j < {count}; j++) {{",
+            *(f"    {line}" for line in inside),
+            "}",
+            f"{out} = sum;",
+        ]
+        return self.loop(each, inst.axes)
+
+
+def _factor(code: str) -> str:
+    return code if re.fullmatch(r"\w+", code) else f"({code})"
+
+
+class CudaBody(Body):
+    """The statements of a program as steps; ``split`` is the axis that blocks share."""
+
+    v: CudaValues
+    ops: CudaOps
+
+    def __init__(
+        self,
+        program: Program,
+        arrays: Mapping[int, str],
+        pointers: Mapping[int, str],
+        into: Mapping[int, str],
+        load: Callable[[int, str], list[str]],
+        taken: set[str],
+        split: Split,
+    ) -> None:
+        self.split = split
+        super().__init__(program, arrays, pointers, into, load, taken)
+
+    def _values(self, arrays: Mapping[int, str]) -> CudaValues:
+        return CudaValues(self.program, arrays, self.split)
+
+    def _operations(self) -> CudaOps:
+        return CudaOps(self.v, self.storage, frozenset(self.home))
+
+    def _named(self, n: int) -> str:
+        """Without axes a variable of each thread, a tile of one entry where threads share the work
+        on it."""
+        inst = self.body[n]
+        together = not inst.axes and inst.op in MEMORY and inst.op != "load"
+        return f"{self.variables[n]}[0]" if together else self.variables[n]
+
+    def _has_local(self, n: int) -> bool:
+        return super()._has_local(n) or bool(self.tile(n))
+
+    def _written(self, n: int, text: str) -> str:
+        line = super()._written(n, text)
+        alone = self.tile(n) and not self.body[n].axes
+        return f"if (threadIdx.x == 0) {line}" if alone else line
+
+    def _loop(self, group: Group) -> Statement:
+        self.v.over = group.axes
+        found = super()._loop(group)
+        self.v.over = ()
+        return found
+
+    # ---- what statements touch -------------------------------------------------------------------
+
+    def tile(self, n: int) -> str:
+        """The tile that a stored value lies in, "" for a variable of each thread."""
+        name = self.v.names[n]
+        if self.body[n].op == "levels":
+            return name
+        return name.removesuffix("[0]") if self.body[n].axes or name.endswith("[0]") else ""
+
+    def steps(self, statements: Iterable[Statement]) -> Iterator[Step]:
+        """Statements as steps."""
+        for statement in statements:
+            yield Step(statement.lines, tuple(self._touches(statement)))
+
+    def _touches(self, statement: Statement) -> Iterator[Touch]:
+        alone = statement.lines[0].startswith(ALONE)
+        for n in statement.reads:
+            if tile := self.tile(n):
+                own = n in statement.own and bool(self.body[n].axes)
+                yield Touch(tile, self.body[n].op == "levels", own)
+        for n in statement.makes:
+            if tile := self.tile(n):
+                own = bool(self.body[n].axes) and (n in statement.own or alone)
+                yield Touch(tile, True, own)
+        said = {word for line in statement.lines for word in re.findall(r"\w+", line)}
+        called = {word for line in statement.lines for word in CALLED.findall(line)}
+        if not all(name in PLAIN or name.startswith("f_") for name in called):
+            yield Touch(OPERANDS, True)
+        if "scratch" in said:
+            yield Touch("scratch", True)
+
+    def read(self, n: int) -> Iterator[Touch]:
+        """What reading a value whole, from where it lies, touches."""
+        for k in self.behind(n):
+            if tile := self.tile(k):
+                yield Touch(tile, False, own=k == n and bool(self.body[n].axes))
+
+    def behind(self, n: int) -> list[int]:
+        """The stored values whose entries are those of a value."""
+        leaves = self.v.leaves(n, identity(self.body[n].axes), False)
+        return list(dict.fromkeys(k for k, _ in leaves))
+
+    def size(self, n: int) -> str:
+        """The floats of the tile of a value."""
+        return self._size(n) or "1"

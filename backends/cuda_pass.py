@@ -1,0 +1,103 @@
+"""A pass over time in, its CUDA kernels and the two functions that launch them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lacc.backends.base import tuple_code
+from lacc.backends.cuda_kernel import CudaKernel
+from lacc.backends.device_kernel import KernelSpec, host_size
+from lacc.backends.device_pass import DevicePass
+from lacc.spec.model import Spec
+from lacc.tile.derive import Pair
+from lacc.tile.free_axes import free_axes
+from lacc.tile.partition import WIDTH, Part
+from lacc.tile.program import TIME, Program
+from lacc.tile.rewrite import meet_once
+
+CHUNKS = (64,)
+"""Tokens of a chunk that kernels are laid out for."""
+
+
+class CudaPass(DevicePass[CudaKernel]):
+    """The CUDA kernels of one pass over time, or of one token."""
+
+    chunks = CHUNKS
+    pairs = "run.C"
+
+    def __init__(
+        self,
+        spec: Spec,
+        pair: Pair,
+        number: str,
+        prefix: str,
+        library: Iterable[str],
+        *,
+        reverse: bool = False,
+        shared: Iterable[str] = (),
+        fine: bool = False,
+    ) -> None:
+        """``prefix`` begins the names of a file, ``library`` are those that it has otherwise."""
+        self.prefix, self.library = prefix, library
+        super().__init__(spec, pair, number, reverse=reverse, shared=set(shared), fine=fine)
+
+    def _fits(self, part: Part) -> bool:
+        """What does not fit in shared memory lies in global memory."""
+        return True
+
+    def _kernel(
+        self, name: str, part: Part, *, backward: bool, remade: Program | None = None
+    ) -> CudaKernel:
+        program = meet_once(part.program, "dstate" if backward else "state")
+        split = ""
+        if part.kind != "chunk" and remade is None:
+            split = min(free_axes(program), key=lambda a: self._alike(program, a), default="")
+        what = KernelSpec(
+            name,
+            self._doc(part, program),
+            part.kind,
+            program,
+            split,
+            "",
+            backward,
+            self.reverse,
+            part.carries,
+            remade=remade,
+            optional=self.optional,
+        )
+        return CudaKernel(self.spec, what, self.prefix, self.library)
+
+    def _alike(self, program: Program, axis: str) -> float:
+        """The entries a token that every block computes of those that share an axis."""
+        return sum(
+            self._entries(program, n) for n, i in enumerate(program.body) if axis not in i.axes
+        )
+
+    def _entries(self, program: Program, n: int) -> float:
+        found = 1.0
+        for axis in program.body[n].axes:
+            size = program.sizes.get(axis)
+            dims = {d: self.dims.get(d) or WIDTH for d in size.dims} if size else {}
+            found *= self.chunk if axis in TIME or size is None else float(size.evaluate(dims))
+        return found
+
+    def _takes_one(self) -> str:
+        return f"in_one(run, {self.shared_size(self.fused[0])})"
+
+    @staticmethod
+    def shared_size(kernel: CudaKernel) -> str:
+        """The size of the axis that blocks share, 1 where there is none."""
+        axis = kernel.what.split
+        return host_size(kernel.what.program.sizes[axis]) if axis else "1"
+
+    def _launch(self, way: str, kernel: CudaKernel) -> list[str]:
+        programs = "run.chunks" if kernel.what.kind == "chunk" else "run.N"
+        pointers = tuple_code(a.call for a in kernel.pointers.values())
+        numbers = tuple_code(a.call for a in kernel.numbers.values() if a.call)
+        return [
+            "launched(",
+            f'    "{kernel.what.name}", run, {programs} * run.H, {self.shared_size(kernel)},',
+            f"    {pointers},",
+            f"    {numbers},",
+            ")",
+        ]
