@@ -10,7 +10,7 @@ from lacc.backends.base import Variables
 from lacc.backends.c_ops import Ops
 from lacc.backends.c_storage import FOR_A_LENGTH, FOR_EACH, ONCE, Storage
 from lacc.backends.c_text import unlike_macro
-from lacc.backends.c_values import MEMORY, RESULTS, Index, Values, identity
+from lacc.backends.c_values import KEPT, MEMORY, RESULTS, Index, Values, identity
 from lacc.tile.program import Axes, Program
 
 Piece = tuple[str, list[str]]
@@ -38,7 +38,7 @@ class Group:
 
 class Body:
     """The statements of ``program``: those ``before`` the first chunk, those run ``once`` for all
-    chunks of a length, those for ``each`` chunk; and the ``pieces`` of the workspace."""
+    chunks of a length, those for ``each`` chunk; and the ``pieces`` that these take."""
 
     def __init__(
         self,
@@ -49,11 +49,13 @@ class Body:
         load: Callable[[int, str], list[str]],
         taken: set[str],
         turns: Sequence[int] = (),
+        by_head: bool = False,
     ) -> None:
         """``arrays`` names the array of each load, ``pointers`` the variables of values that lie
         outside the workspace, ``into`` where values go that have their place there. ``load(n,
         name)`` are the lines that fill the tile ``name``. ``turns``: values from which on nothing
-        is computed together with what was before."""
+        is computed together with what was before. ``by_head``: plain variables that are not
+        computed for each chunk are fields of ``kept``, if they differ from head to head."""
         self.program, self.body, self.load = program, program.body, load
         self.pointers, self.cuts = pointers, turns
         self.turns: list[int] = []
@@ -67,6 +69,8 @@ class Body:
         """Where values lie to which a product is added in place: as which value."""
         for n in stored:
             self.v.names[n] = pointers.get(n) or self.into.get(n) or self._named(n)
+            if by_head and self._is_plain(n) and self._of_a_head(n):
+                self.v.names[n] = KEPT + self.v.names[n]
         for n in reversed(stored):
             added = self.body[n].op == "accumulate"
             if added and self.storage.grows(n, {*pointers, *self.into}):
@@ -121,7 +125,7 @@ class Body:
                 settle(k for k, _ in reads)
                 found.append(self._call(n))
                 continue
-            home = next((g for g in waiting if set(g.axes) == set(inst.axes)), None)
+            home = next((g for g in waiting if self._alike(n, g)), None)
             inside = home.values if home is not None else []
             settle(k for k, at in reads if k not in inside or at != identity(self.body[k].axes))
             if home is None or home not in waiting:
@@ -132,6 +136,11 @@ class Body:
             turn(len(self.body))
         settle([n for group in waiting for n in group.values])
         return found
+
+    def _alike(self, n: int, group: Group) -> bool:
+        """Whether a group has the axes of a value, and is computed as often."""
+        of_a_head = self._of_a_head(group.values[0]) == self._of_a_head(n)
+        return of_a_head and set(group.axes) == set(self.body[n].axes)
 
     def _reads(self, n: int) -> list[tuple[int, Index]]:
         """The stored values that a value is computed from, and which entries; none where it takes
@@ -199,11 +208,8 @@ class Body:
     # ---- the workspace ---------------------------------------------------------------------------
 
     def _pieces(self) -> list[Piece]:
-        """Pieces of the workspace; a tile takes the place of one of its size that is done with."""
-        kept = [n for s in (*self.before, *self.once) for n in s.makes]
-        found: list[Piece] = [
-            (size, [self.v.names[n]]) for n in kept if (size := self._size(n)) is not None
-        ]
+        """Pieces for each chunk; a tile takes the place of one of its size that is done with."""
+        found: list[Piece] = []
         free: dict[str, list[int]] = {}
         spot: dict[int, int] = {}
         last = self._last_reads()
@@ -216,14 +222,22 @@ class Body:
                     spot[n] = spot.pop(base[0])
                 elif free.get(size):
                     spot[n] = free[size].pop()
-                    found[spot[n]][1].append(self.v.names[n])
+                    found[spot[n]][1].append(self._tile(n))
                 else:
                     spot[n] = len(found)
-                    found.append((size, [self.v.names[n]]))
+                    found.append((size, [self._tile(n)]))
             for n in (*s.reads, *s.makes):
                 if n in spot and last[n] == k:
                     free.setdefault(found[spot[n]][0], []).append(spot.pop(n))
         return found
+
+    def kept(self, statements: Iterable[Statement]) -> list[Piece]:
+        """Pieces of what ``statements`` make that are not run for each chunk."""
+        made = (n for s in statements for n in s.makes)
+        return [(size, [self._tile(n)]) for n in made if (size := self._size(n)) is not None]
+
+    def _tile(self, n: int) -> str:
+        return self.v.room(n) if self.body[n].op == "levels" else self.v.names[n]
 
     def _last_reads(self) -> dict[int, int]:
         """The last statement that makes or reads each value; what comes out is read behind all."""
@@ -244,14 +258,27 @@ class Body:
             return None
         return self.v.entries(inst.axes, True)
 
-    def declarations(self) -> list[str]:
-        """Plain variables of values without axes, and of decays."""
+    def _is_plain(self, n: int) -> bool:
+        """Whether a stored value is a plain variable: one without axes, or decays."""
+        inst, elsewhere = self.body[n], n in self.pointers or self.home.get(n, n) in self.into
+        return inst.op == "levels" or (not inst.axes and not elsewhere)
+
+    def _of_a_head(self, n: int) -> bool:
+        when = self.storage.when[n]
+        return when == FOR_A_LENGTH or (when == ONCE and self.storage.sees[n])
+
+    def is_common(self, s: Statement) -> bool:
+        """Whether a statement is the same for all heads."""
+        return not any(map(self._of_a_head, s.makes))
+
+    def declarations(self, kept: bool = False) -> list[str]:
+        """Plain variables, of each head or not."""
         found = []
         for n in (n for s in (*self.before, *self.once, *self.each) for n in s.makes):
-            if self.body[n].op == "levels":
-                found.append(f"levels_t {self.v.names[n]};")
-            elif not self.body[n].axes and self.home.get(n, n) not in self.into:
-                found.append(f"real {self.v.names[n]};")
+            name = self.v.names[n]
+            if self._is_plain(n) and name.startswith(KEPT) == kept:
+                kind = "levels_t" if self.body[n].op == "levels" else "real"
+                found.append(f"{kind} {name.removeprefix(KEPT)};")
         return list(dict.fromkeys(found))
 
 

@@ -107,6 +107,12 @@ class CKernel(ABC):
     chunks = "1"
     """How many steps of it several threads may share."""
 
+    head = "h"
+    """The head, or the first of those that a call takes together."""
+
+    by_head = False
+    """Whether heads may be taken together."""
+
     @property
     def weight(self) -> int:
         """How many times longer than a chunk it is at a real of its workspace, by token."""
@@ -134,7 +140,8 @@ class CKernel(ABC):
         turns = self._ordered(kind)
         self.taken: set[str] = again.taken if again else {*RESERVED, *map(dim, dims)}
         self.carried = {s: self._carried(s, needed) for s in part.carries}
-        self.body = Body(self.program, *self._places(kind), self._load, self.taken, turns)
+        places = self._places(kind)
+        self.body = Body(self.program, *places, self._load, self.taken, turns, self.by_head)
         self.sums = self._sums()
 
     def _ordered(self, kind: str) -> Sequence[int]:
@@ -229,17 +236,19 @@ class CKernel(ABC):
         dims = [f"UNUSED const int64_t {dim(d)} = run->dim.{dim(d)};" for d in self.dims]
         dims += self._past("run->tokens")
         dims.append(f"UNUSED const int64_t L = {self.longest};")
-        pieces, shared = self.pieces(), self._shared()
+        pieces, kept, shared = self.pieces(), self._kept(), self._shared()
         work = [*self._workspace(pieces), *self._walk()]
         if not self.program.outs:
-            work = ["(void)x, (void)n, (void)h, (void)w;"]
-        each = Counter(length for length, _ in pieces).items()
-        lines = self._room("room", "", dims, [(f"round_up({size})", n) for size, n in each])
+            work = [f"(void)x, (void)n, (void){self.head}, (void)w;"]
+        rooms = [(f"round_up({size})", n) for size, n in _counted(pieces)]
+        rooms += [(f"heads * round_up({size})", n) for size, n in _counted(kept)]
+        lines = self._room("room", ", UNUSED int64_t heads", dims, rooms)
         lines += self._room("shared", ", UNUSED int64_t ring", dims, [(r, 1) for r, _ in shared])
         return [
+            *self._types(),
             *lines,
             f"static void {self.name}(const {self.run} *run, const lacc_array *x, int64_t n, "
-            "int64_t h, real *w, UNUSED turns *by)",
+            f"int64_t {self.head}, real *w, UNUSED turns *by)",
             "{",
             *indented([*dims, *work]),
             "}",
@@ -264,18 +273,24 @@ class CKernel(ABC):
         found, scratch = [*self.body.pieces], dict.fromkeys(self.body.ops.scratch)
         return [*found, (largest(scratch), ["scratch"])] if scratch else found
 
+    @property
+    def together(self) -> str:
+        """The array by which it is known whether heads lie side by side and are taken together."""
+        return "NULL"
+
+    def _types(self) -> list[str]:
+        return []
+
+    def _kept(self) -> list[Piece]:
+        """The pieces that each of the heads taken together has for itself."""
+        return []
+
     def _workspace(self, pieces: Iterable[Piece]) -> list[str]:
-        decays = self._decays() | (self.again._decays() if self.again is not None else set())
         lines = []
-        for length, names in pieces:
-            first, *others = (f"{name}_room" if name in decays else name for name in names)
+        for length, (first, *others) in pieces:
             lines.append(f"real *const {first} = take(&w, {length});")
             lines += [f"real *const {name} = {first};" for name in dict.fromkeys(others)]
         return lines
-
-    def _decays(self) -> set[str]:
-        names = self.body.v.names
-        return {names[n] for n in names if self.program.body[n].op == "levels"}
 
     def _past(self, at: str) -> list[str]:
         """How many tokens came before the one ``at``, where the length of a tile depends on it."""
@@ -330,6 +345,11 @@ class CKernel(ABC):
 
     def _axes(self, n: int) -> Axes:
         return self.program.body[n].axes
+
+
+def _counted(pieces: Iterable[Piece]) -> Iterable[tuple[str, int]]:
+    """How many pieces there are of each size."""
+    return Counter(size for size, _ in pieces).items()
 
 
 def _summed(kind: str) -> str:

@@ -292,9 +292,9 @@ class Ops:
 
     def _levels(self, n: int, inst: Inst) -> list[str]:
         log, strict = inst.value
-        g = self.v.pointer(inst.ins[0])
-        name, size = self.v.names[n], self._width(inst.axes)
-        return [f"levels(&{name}, {g}, C, {size}, {int(log)}, {int(strict)}, {name}_room);"]
+        v, size = self.v, self._width(inst.axes)
+        g, name = v.pointer(inst.ins[0]), v.names[n]
+        return [f"levels(&{name}, {g}, C, {size}, {int(log)}, {int(strict)}, {v.room(n)});"]
 
     def _of_levels(self, n: int, inst: Inst) -> list[str]:
         (d,) = (self.v.names[i] for i in inst.ins)

@@ -36,6 +36,10 @@ class Storage:
                 self.users[i].append(n)
         self.outs = set(self.program.outs.values())
         self.when = _when(self.program)
+        self.sees: list[bool] = []
+        """Whether a value depends on what is loaded, which differs from head to head."""
+        for inst in self.body:
+            self.sees.append(inst.op == "load" or any(self.sees[i] for i in inst.ins))
         for n, inst in enumerate(self.body):
             if inst.op in MEMORY:
                 self.v.stored.add(n)

@@ -21,7 +21,8 @@ class TokenKernel(CKernel):
 
     def pieces(self) -> list[Piece]:
         """The pieces of the workspace, with those of states, which take turns, and of sums."""
-        found = [*self.body.pieces]
+        body = self.body
+        found = [*body.kept([*body.before, *body.once]), *body.pieces]
         for state in self.carried.values():
             found += state.pieces
         found += [(self._sum(label), [name]) for label, (name, _) in self.sums.items()]

@@ -51,6 +51,10 @@ SPELT = {"'": "_p", "*": "_x", "<": "_l", "|": "_o", "/": "_d", "+": "_a", "-": 
 """Characters of axes in names of variables."""
 
 
+KEPT = "kept->"
+"""Plain variables that each head has for itself."""
+
+
 def index_name(axis: str) -> str:
     """The loop variable of an axis: one of its own for each."""
     if axis in TIME:
@@ -91,6 +95,10 @@ class Values:
     def given(self, n: int) -> str:
         """Whether there is the array that a load is of."""
         return f"{self.arrays[n]}.data"
+
+    def room(self, n: int) -> str:
+        """The memory of decays."""
+        return f"{self.names[n].removeprefix(KEPT)}_room"
 
     # ---- sizes -----------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@
 #endif
 
 #define R(x) ((real)(x))
+#define REALS(type) ((int64_t)((sizeof(type) + sizeof(real) - 1) / sizeof(real))) /* that hold one */
 
 /* What a thread is started for: reals of workspace, once a token of a chunk. In chunks of 64 they take
    0.2 ms (lru) to 1 ms (gated_deltanet), several times what waking a thread takes. */
@@ -47,11 +48,15 @@ static UNUSED void add_to(real *out, const real *x, int64_t n) {
 /* Whether the entries of a head are reals one after another. */
 static inline int is_real(const lacc_array *x) { return x->data && x->dtype == LACC_REAL; }
 
-/* Where a state starts from: the caller's entries, or a copy of them in a tile. */
+/* Where a state is: the caller's entries, or a tile of copies. */
+static UNUSED real *state_there(const lacc_array *x, int64_t n, int64_t h, real *tile) {
+    return is_real(x) ? (real *)place(x, n, h, 0) : tile;
+}
+
+/* The same, once they are copied. */
 static UNUSED real *state_from(const lacc_array *x, int64_t n, int64_t h, real *tile, int64_t size) {
-    if (is_real(x)) return (real *)place(x, n, h, 0);
-    load_tile(tile, x, n, h, 0, 1, size);
-    return tile;
+    if (!is_real(x)) load_tile(tile, x, n, h, 0, 1, size);
+    return state_there(x, n, h, tile);
 }
 
 /* Where the last state is written: the caller's entries, or a tile where these are those that it

@@ -17,9 +17,10 @@ typedef struct {
     counter state, done, taken, alone;
 } queue;
 
-/* A thread's place among `members`; ring: the tiles of each state, one more than members. */
+/* A thread's place among `members`; ring: the tiles of each state, one more than members; heads that it
+   takes together. */
 typedef struct {
-    int64_t members, ring;
+    int64_t members, ring, heads;
     real *shared;
     queue *queue;
     int alone;
@@ -31,17 +32,37 @@ enum { TURNS = sizeof(queue) / sizeof(real), SPINS = 1 << 9 };
 
 #define PATIENCE 0.5e-3 /* seconds that a thread waits for others that have no processor */
 
-/* Threads of a call: groups of as many members, of which each takes one sequence and head at a time. */
+/* Threads of a call: groups of as many members, of which each takes `heads` of one sequence at a time. */
 typedef struct {
-    int64_t threads, members, groups;
+    int64_t threads, members, groups, heads;
 } crew;
 
-/* At most `threads` for `count` sequences and heads, several for each of `chunks` where these are few. */
-static inline crew crew_for(int64_t count, int64_t threads, int64_t chunks) {
-    const int64_t members = count ? least(threads / count, chunks) : 1;
-    if (members > 1) return (crew){members * count, members, count};
+enum { TOGETHER = 1 << 20 }; /* bytes of states that stay near a processor while their heads take turns */
+
+static inline int64_t parts_of(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
+
+/* How many heads a thread takes together, `most_of` at most: what has the last thread done soonest. */
+static inline int64_t heads_for(int64_t sequences, int64_t heads, int64_t threads, int64_t most_of) {
+    int64_t best = 1, least_work = parts_of(sequences * heads, threads);
+    for (int64_t n = 2; n <= least(heads, most_of); n++) {
+        const int64_t work = parts_of(sequences * parts_of(heads, n), threads) * n;
+        if (work <= least_work) best = n, least_work = work;
+    }
+    return best;
+}
+
+/* At most `threads` for all sequences and heads, several for each of `chunks` where these are few;
+   state: bytes of a head. */
+static inline crew crew_for(int64_t sequences, int64_t heads, int64_t threads, int64_t chunks, int64_t state) {
+    const int64_t count = sequences * heads, members = count ? least(threads / count, chunks) : 1;
+    if (members > 1) return (crew){members * count, members, count, 1};
     const int64_t alone = most(1, least(threads, count));
-    return (crew){alone, 1, alone};
+    return (crew){alone, 1, alone, heads_for(sequences, heads, alone, TOGETHER / most(1, state))};
+}
+
+/* Whether the heads of an array lie side by side, as they do with [sequences, tokens, heads, width]. */
+static inline int side_by_side(const lacc_array *x) {
+    return x && x->data && llabs(x->head) < llabs(x->token);
 }
 
 static inline int64_t threads_here(void) {

@@ -1,4 +1,4 @@
-static int64_t forward_0_room(const gated_deltanet_run *run)
+static int64_t forward_0_room(const gated_deltanet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -23,7 +23,7 @@ static int64_t forward_0_shared(const gated_deltanet_run *run, UNUSED int64_t ri
     return room;
 }
 
-static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
+static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t first, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -53,7 +53,7 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     real *const scratch = take(&w, inverse_room(L));
     const int64_t ring = by->ring;
     real *all = by->shared;
-    real *const S_ring = take(&all, ring * round_up(K * V));
+    real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
@@ -62,92 +62,101 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
         const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        UNUSED real *S = S_ring + i % ring * round_up(K * V);
-        real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
-        if (i == 0) S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S, K * V);
-        if (i + 1 == chunks) S_next = state_into(&x[GATED_DELTANET_FORWARD_0_ENDED_S], &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_next);
-        want_nothing();
-        if (c + by->members < chunks) {
-            want(&x[GATED_DELTANET_FORWARD_0_IN_q], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), 1, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), V, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), 1, 0);
-        }
-        want(&x[GATED_DELTANET_FORWARD_0_OUT_o], n, h, at, C, V, 1);
-        load_tile(q, &x[GATED_DELTANET_FORWARD_0_IN_q], n, h, at, C, K);
-        load_tile(g, &x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at, C, 1);
-        levels(&decay, g, C, 1, 1, 0, decay_room);
-        prefix(up, &decay);
-        load_tile(k, &x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at, C, K);
-        load_tile(v, &x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at, C, V);
-        load_tile(beta, &x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at, C, 1);
-        matrix(between, &decay);
-        gemm(C, C, K, k, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled2[t * C + s] = pairs[t * C + s] * between[t * C + s] * beta[t];
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            UNUSED real *S = S_ring + i % ring * round_up(K * V);
+            real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
+            if (i == 0) S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S, K * V);
+            if (i + 1 == chunks) S_next = state_into(&x[GATED_DELTANET_FORWARD_0_ENDED_S], &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_next);
+            want_nothing();
+            want(&x[GATED_DELTANET_FORWARD_0_OUT_o], n, h, at, C, V, 1);
+            const int64_t other = h + 1 < first + by->heads, beside = other ? h + 1 : first;
+            const int64_t then = other ? i : i + by->members;
+            const int64_t to = then;
+            if (then < chunks) {
+                want(&x[GATED_DELTANET_FORWARD_0_IN_q], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GATED_DELTANET_FORWARD_0_IN_g], n, beside, to * L, least(L, run->tokens - to * L), 1, 0);
+                want(&x[GATED_DELTANET_FORWARD_0_IN_k], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GATED_DELTANET_FORWARD_0_IN_v], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
+                want(&x[GATED_DELTANET_FORWARD_0_IN_beta], n, beside, to * L, least(L, run->tokens - to * L), 1, 0);
             }
-        }
-        inverse(inverted, scaled2, C, scratch);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled3[t * C + s] = inverted[t * C + s] * beta[s];
+            load_tile(q, &x[GATED_DELTANET_FORWARD_0_IN_q], n, h, at, C, K);
+            load_tile(g, &x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at, C, 1);
+            levels(&decay, g, C, 1, 1, 0, decay_room);
+            prefix(up, &decay);
+            load_tile(k, &x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at, C, K);
+            load_tile(v, &x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at, C, V);
+            load_tile(beta, &x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at, C, 1);
+            matrix(between, &decay);
+            gemm(C, C, K, k, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled2[t * C + s] = pairs[t * C + s] * between[t * C + s] * beta[t];
+                }
             }
-        }
-        gemm(C, V, C, scaled3, C, 1, v, V, 1, summed, V, 1, LOWER_A, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled4[t * C + s] = inverted[t * C + s] * (beta[s] * -up[s]);
+            inverse(inverted, scaled2, C, scratch);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled3[t * C + s] = inverted[t * C + s] * beta[s];
+                }
             }
-        }
-        gemm(C, K, C, scaled4, C, 1, k, K, 1, product2, K, 1, LOWER_A, 0);
-        gemm(C, C, K, q, K, 1, k, 1, K, pairs2, C, 1, LOWER_OUT, 0);
-        whole(&total, &decay);
-        suffix(down, &decay);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                scaled[t * K + i_K] = q[t * K + i_K] * up[t];
-                scaled6[t * K + i_K] = k[t * K + i_K] * down[t];
+            gemm(C, V, C, scaled3, C, 1, v, V, 1, summed, V, 1, LOWER_A, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled4[t * C + s] = inverted[t * C + s] * (beta[s] * -up[s]);
+                }
             }
-        }
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled5[t * C + s] = pairs2[t * C + s] * between[t * C + s];
+            gemm(C, K, C, scaled4, C, 1, k, K, 1, product2, K, 1, LOWER_A, 0);
+            gemm(C, C, K, q, K, 1, k, 1, K, pairs2, C, 1, LOWER_OUT, 0);
+            whole(&total, &decay);
+            suffix(down, &decay);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled[t * K + i_K] = q[t * K + i_K] * up[t];
+                    scaled6[t * K + i_K] = k[t * K + i_K] * down[t];
+                }
             }
-        }
-        wait_for(by, &by->queue->state, i);
-        gemm(C, V, K, product2, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
-        gemm_onto(K, V, C, scaled6, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
-        give_turn(by, &by->queue->state, i);
-        gemm(C, V, K, scaled, K, 1, S, V, 1, summed2, V, 1, WHOLE, 0);
-        gemm(C, V, C, scaled5, C, 1, summed, V, 1, summed2, V, 1, LOWER_A, 1);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                o[t * V + i_V] = power * summed2[t * V + i_V];
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled5[t * C + s] = pairs2[t * C + s] * between[t * C + s];
+                }
             }
-        }
-        if (x[GATED_DELTANET_FORWARD_0_START_S].data)
-            store_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
-        store_tile(&x[GATED_DELTANET_FORWARD_0_OUT_o], n, h, at, o, C, V);
-        wait_for(by, &by->queue->done, i);
-        give_turn(by, &by->queue->done, i);
-        if (i + 1 == chunks) {
-            state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+            wait_for(by, &by->queue->state, i);
+            gemm(C, V, K, product2, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
+            gemm_onto(K, V, C, scaled6, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
+            give_turn(by, &by->queue->state, i);
+            gemm(C, V, K, scaled, K, 1, S, V, 1, summed2, V, 1, WHOLE, 0);
+            gemm(C, V, C, scaled5, C, 1, summed, V, 1, summed2, V, 1, LOWER_A, 1);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    o[t * V + i_V] = power * summed2[t * V + i_V];
+                }
+            }
+            if (x[GATED_DELTANET_FORWARD_0_START_S].data)
+                store_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+            store_tile(&x[GATED_DELTANET_FORWARD_0_OUT_o], n, h, at, o, C, V);
+            wait_for(by, &by->queue->done, i);
+            give_turn(by, &by->queue->done, i);
+            if (i + 1 == chunks) {
+                state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+            }
         }
     }
     if (!chunks) {
-        state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+        }
     }
 }
 
-static int64_t keep_0_room(const gated_deltanet_run *run)
+static int64_t keep_0_room(const gated_deltanet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -172,7 +181,7 @@ static int64_t keep_0_shared(const gated_deltanet_run *run, UNUSED int64_t ring)
     return room;
 }
 
-static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
+static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t first, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -196,79 +205,88 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
     real *const scratch = take(&w, inverse_room(L));
     const int64_t ring = by->ring;
     real *all = by->shared;
-    real *const S_ring = take(&all, ring * round_up(K * V));
+    real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     levels_t decay;
     real total;
     for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
         const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        UNUSED real *S = S_ring + i % ring * round_up(K * V);
-        real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
-        if (i == 0) S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S, K * V);
-        if (i + 1 == chunks) S_next = state_into(&x[GATED_DELTANET_FORWARD_0_ENDED_S], &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_next);
-        want_nothing();
-        if (c + by->members < chunks) {
-            want(&x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), 1, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), V, 0);
-            want(&x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), 1, 0);
-        }
-        load_tile(g, &x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at, C, 1);
-        levels(&decay, g, C, 1, 1, 0, decay_room);
-        prefix(up, &decay);
-        load_tile(k, &x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at, C, K);
-        load_tile(v, &x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at, C, V);
-        load_tile(beta, &x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at, C, 1);
-        matrix(between, &decay);
-        gemm(C, C, K, k, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled[t * C + s] = pairs[t * C + s] * between[t * C + s] * beta[t];
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            UNUSED real *S = S_ring + i % ring * round_up(K * V);
+            real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
+            if (i == 0) S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S, K * V);
+            if (i + 1 == chunks) S_next = state_into(&x[GATED_DELTANET_FORWARD_0_ENDED_S], &x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_next);
+            want_nothing();
+            const int64_t other = h + 1 < first + by->heads, beside = other ? h + 1 : first;
+            const int64_t then = other ? i : i + by->members;
+            const int64_t to = then;
+            if (then < chunks) {
+                want(&x[GATED_DELTANET_FORWARD_0_IN_g], n, beside, to * L, least(L, run->tokens - to * L), 1, 0);
+                want(&x[GATED_DELTANET_FORWARD_0_IN_k], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GATED_DELTANET_FORWARD_0_IN_v], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
+                want(&x[GATED_DELTANET_FORWARD_0_IN_beta], n, beside, to * L, least(L, run->tokens - to * L), 1, 0);
             }
-        }
-        inverse(inverted, scaled, C, scratch);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled2[t * C + s] = inverted[t * C + s] * beta[s];
+            load_tile(g, &x[GATED_DELTANET_FORWARD_0_IN_g], n, h, at, C, 1);
+            levels(&decay, g, C, 1, 1, 0, decay_room);
+            prefix(up, &decay);
+            load_tile(k, &x[GATED_DELTANET_FORWARD_0_IN_k], n, h, at, C, K);
+            load_tile(v, &x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at, C, V);
+            load_tile(beta, &x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at, C, 1);
+            matrix(between, &decay);
+            gemm(C, C, K, k, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled[t * C + s] = pairs[t * C + s] * between[t * C + s] * beta[t];
+                }
             }
-        }
-        gemm(C, V, C, scaled2, C, 1, v, V, 1, summed, V, 1, LOWER_A, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled3[t * C + s] = inverted[t * C + s] * (beta[s] * -up[s]);
+            inverse(inverted, scaled, C, scratch);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled2[t * C + s] = inverted[t * C + s] * beta[s];
+                }
             }
-        }
-        gemm(C, K, C, scaled3, C, 1, k, K, 1, product2, K, 1, LOWER_A, 0);
-        whole(&total, &decay);
-        suffix(down, &decay);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                scaled4[t * K + i_K] = k[t * K + i_K] * down[t];
+            gemm(C, V, C, scaled2, C, 1, v, V, 1, summed, V, 1, LOWER_A, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled3[t * C + s] = inverted[t * C + s] * (beta[s] * -up[s]);
+                }
             }
-        }
-        wait_for(by, &by->queue->state, i);
-        gemm(C, V, K, product2, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
-        gemm_onto(K, V, C, scaled4, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
-        give_turn(by, &by->queue->state, i);
-        if (x[GATED_DELTANET_FORWARD_0_START_S].data)
-            store_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
-        wait_for(by, &by->queue->done, i);
-        give_turn(by, &by->queue->done, i);
-        if (i + 1 == chunks) {
-            state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+            gemm(C, K, C, scaled3, C, 1, k, K, 1, product2, K, 1, LOWER_A, 0);
+            whole(&total, &decay);
+            suffix(down, &decay);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled4[t * K + i_K] = k[t * K + i_K] * down[t];
+                }
+            }
+            wait_for(by, &by->queue->state, i);
+            gemm(C, V, K, product2, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
+            gemm_onto(K, V, C, scaled4, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
+            give_turn(by, &by->queue->state, i);
+            if (x[GATED_DELTANET_FORWARD_0_START_S].data)
+                store_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+            wait_for(by, &by->queue->done, i);
+            give_turn(by, &by->queue->done, i);
+            if (i + 1 == chunks) {
+                state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+            }
         }
     }
     if (!chunks) {
-        state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+        }
     }
 }
 
-static int64_t backward_0_room(const gated_deltanet_run *run)
+static int64_t backward_0_room(const gated_deltanet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -294,7 +312,7 @@ static int64_t backward_0_shared(const gated_deltanet_run *run, UNUSED int64_t r
     return room;
 }
 
-static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
+static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t first, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -354,7 +372,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const scratch = take(&w, most(most(most(most(inverse_room(L), suffix_pull_room(L, 1)), whole_pull_room(L, 1)), matrix_pull_room(L, 1)), prefix_pull_room(L, 1)));
     const int64_t ring = by->ring;
     real *all = by->shared;
-    real *const dS_ring = take(&all, ring * round_up(K * V));
+    real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
@@ -364,201 +382,210 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
         const int64_t c = chunks - 1 - i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
-        real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
-        if (i == 0) dS = state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS, K * V);
-        if (i + 1 == chunks) dS_next = state_into(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], &x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_next);
-        want_nothing();
-        if (c >= by->members) {
-            want(&x[GATED_DELTANET_BACKWARD_0_IN_q], n, h, at - by->members * L, L, K, 0);
-            want(&x[GATED_DELTANET_BACKWARD_0_IN_g], n, h, at - by->members * L, L, 1, 0);
-            want(&x[GATED_DELTANET_BACKWARD_0_START_S], n, h, c - by->members, 1, K * V, 0);
-            want(&x[GATED_DELTANET_BACKWARD_0_IN_k], n, h, at - by->members * L, L, K, 0);
-            want(&x[GATED_DELTANET_BACKWARD_0_IN_v], n, h, at - by->members * L, L, V, 0);
-            want(&x[GATED_DELTANET_BACKWARD_0_IN_beta], n, h, at - by->members * L, L, 1, 0);
-            want(&x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at - by->members * L, L, V, 0);
-        }
-        want(&x[GATED_DELTANET_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
-        want(&x[GATED_DELTANET_BACKWARD_0_DIN_g], n, h, at, C, 1, 1);
-        want(&x[GATED_DELTANET_BACKWARD_0_DIN_k], n, h, at, C, K, 1);
-        want(&x[GATED_DELTANET_BACKWARD_0_DIN_v], n, h, at, C, V, 1);
-        want(&x[GATED_DELTANET_BACKWARD_0_DIN_beta], n, h, at, C, 1, 1);
-        load_tile(q, &x[GATED_DELTANET_BACKWARD_0_IN_q], n, h, at, C, K);
-        load_tile(g, &x[GATED_DELTANET_BACKWARD_0_IN_g], n, h, at, C, 1);
-        levels(&decay, g, C, 1, 1, 0, decay_room);
-        prefix(up, &decay);
-        load_tile(S_start, &x[GATED_DELTANET_BACKWARD_0_START_S], n, h, c, 1, K * V);
-        load_tile(k, &x[GATED_DELTANET_BACKWARD_0_IN_k], n, h, at, C, K);
-        load_tile(v, &x[GATED_DELTANET_BACKWARD_0_IN_v], n, h, at, C, V);
-        load_tile(beta, &x[GATED_DELTANET_BACKWARD_0_IN_beta], n, h, at, C, 1);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                scaled[t * K + i_K] = q[t * K + i_K] * up[t];
-                scaled2[t * K + i_K] = k[t * K + i_K] * -beta[t];
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
+            real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
+            if (i == 0) dS = state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS, K * V);
+            if (i + 1 == chunks) dS_next = state_into(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], &x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_next);
+            want_nothing();
+            want(&x[GATED_DELTANET_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
+            want(&x[GATED_DELTANET_BACKWARD_0_DIN_g], n, h, at, C, 1, 1);
+            want(&x[GATED_DELTANET_BACKWARD_0_DIN_k], n, h, at, C, K, 1);
+            want(&x[GATED_DELTANET_BACKWARD_0_DIN_v], n, h, at, C, V, 1);
+            want(&x[GATED_DELTANET_BACKWARD_0_DIN_beta], n, h, at, C, 1, 1);
+            const int64_t other = h + 1 < first + by->heads, beside = other ? h + 1 : first;
+            const int64_t then = other ? i : i + by->members;
+            const int64_t to = chunks - 1 - then;
+            if (then < chunks) {
+                want(&x[GATED_DELTANET_BACKWARD_0_IN_q], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GATED_DELTANET_BACKWARD_0_IN_g], n, beside, to * L, least(L, run->tokens - to * L), 1, 0);
+                want(&x[GATED_DELTANET_BACKWARD_0_START_S], n, beside, to, 1, K * V, 0);
+                want(&x[GATED_DELTANET_BACKWARD_0_IN_k], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GATED_DELTANET_BACKWARD_0_IN_v], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
+                want(&x[GATED_DELTANET_BACKWARD_0_IN_beta], n, beside, to * L, least(L, run->tokens - to * L), 1, 0);
+                want(&x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
             }
-        }
-        gemm(C, C, K, scaled2, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
-        matrix(between, &decay);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                scaled3[t * K + i_K] = scaled2[t * K + i_K] * up[t];
-            }
-        }
-        gemm_onto(C, V, K, scaled3, K, 1, S_start, V, 1, summed, V, 1, WHOLE, v, beta, 1, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                negated[t * C + s] = -(product[t * C + s] * between[t * C + s]);
-            }
-        }
-        inverse(inverted, negated, C, scratch);
-        gemm(C, V, C, inverted, C, 1, summed, V, 1, product2, V, 1, LOWER_A, 0);
-        gemm(C, C, K, q, K, 1, k, 1, K, product3, C, 1, WHOLE, 0);
-        whole(&total, &decay);
-        suffix(down, &decay);
-        load_tile(o, &x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at, C, V);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                scaled5[t * V + i_V] = o[t * V + i_V] * power;
-            }
-        }
-        gemm(C, C, V, scaled5, V, 1, product2, 1, V, product4, C, 1, WHOLE, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled4[t * C + s] = product3[t * C + s] * between[t * C + s];
-            }
-        }
-        gemm(C, V, C, scaled4, 1, C, scaled5, V, 1, product5, V, 1, UPPER_A, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled6[t * C + s] = product4[t * C + s] * between[t * C + s];
-            }
-        }
-        gemm(C, K, C, scaled6, 1, C, q, K, 1, summed4, K, 1, UPPER_A, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled7[t * C + s] = inverted[t * C + s] * down[t];
-            }
-        }
-        gemm(C, K, C, scaled7, 1, C, k, K, 1, product7, K, 1, UPPER_A, 0);
-        gemm(C, V, C, inverted, 1, C, product5, V, 1, product8, V, 1, UPPER_A, 0);
-        gemm(C, K, V, scaled5, V, 1, S_start, 1, V, product9, K, 1, WHOLE, 0);
-        gemm_onto(C, K, C, scaled6, C, 1, k, K, 1, dq, K, 1, LOWER_A, product9, up, 1, 0);
-        for (int64_t t = 0; t < C; t++) {
-            real sum = R(0);
-            #pragma omp simd reduction(+ : sum)
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                sum += product9[t * K + i_K] * q[t * K + i_K];
-            }
-            product10[t] = sum;
-        }
-        wait_for(by, &by->queue->state, i);
-        gemm_onto(C, V, K, product7, K, 1, dS, V, 1, summed2, V, 1, WHOLE, product8, NULL, 0, 0);
-        gemm_onto(V, K, C, summed2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
-        gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
-        give_turn(by, &by->queue->state, i);
-        gemm(K, C, V, dS, V, 1, product2, 1, V, product11, 1, K, WHOLE, 0);
-        for (int64_t t = 0; t < C; t++) {
-            real sum = R(0);
-            #pragma omp simd reduction(+ : sum)
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                sum += product11[t * K + i_K] * k[t * K + i_K];
-            }
-            product12[t] = sum;
-        }
-        suffix_pull(suffix_pull2, product12, &decay, scratch);
-        {
-            real sum = R(0);
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                #pragma omp simd reduction(+ : sum)
-                for (int64_t i_V = 0; i_V < V; i_V++) {
-                    sum += dS[i_K * V + i_V] * S_start[i_K * V + i_V];
+            load_tile(q, &x[GATED_DELTANET_BACKWARD_0_IN_q], n, h, at, C, K);
+            load_tile(g, &x[GATED_DELTANET_BACKWARD_0_IN_g], n, h, at, C, 1);
+            levels(&decay, g, C, 1, 1, 0, decay_room);
+            prefix(up, &decay);
+            load_tile(S_start, &x[GATED_DELTANET_BACKWARD_0_START_S], n, h, c, 1, K * V);
+            load_tile(k, &x[GATED_DELTANET_BACKWARD_0_IN_k], n, h, at, C, K);
+            load_tile(v, &x[GATED_DELTANET_BACKWARD_0_IN_v], n, h, at, C, V);
+            load_tile(beta, &x[GATED_DELTANET_BACKWARD_0_IN_beta], n, h, at, C, 1);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled[t * K + i_K] = q[t * K + i_K] * up[t];
+                    scaled2[t * K + i_K] = k[t * K + i_K] * -beta[t];
                 }
             }
-            product13 = sum;
-        }
-        whole_pull(whole_pull2, &product13, &decay, scratch);
-        gemm(C, C, V, summed2, V, 1, product2, 1, V, pairs, C, 1, LOWER_OUT, 0);
-        gemm(C, K, V, summed2, V, 1, S_start, 1, V, product14, K, 1, WHOLE, 0);
-        for (int64_t t = 0; t < C; t++) {
-            real sum = R(0);
-            #pragma omp simd reduction(+ : sum)
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                sum += product14[t * K + i_K] * scaled2[t * K + i_K];
+            gemm(C, C, K, scaled2, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
+            matrix(between, &decay);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled3[t * K + i_K] = scaled2[t * K + i_K] * up[t];
+                }
             }
-            product15[t] = sum;
-        }
-        for (int64_t t = 0; t < C; t++) {
+            gemm_onto(C, V, K, scaled3, K, 1, S_start, V, 1, summed, V, 1, WHOLE, v, beta, 1, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    negated[t * C + s] = -(product[t * C + s] * between[t * C + s]);
+                }
+            }
+            inverse(inverted, negated, C, scratch);
+            gemm(C, V, C, inverted, C, 1, summed, V, 1, product2, V, 1, LOWER_A, 0);
+            gemm(C, C, K, q, K, 1, k, 1, K, product3, C, 1, WHOLE, 0);
+            whole(&total, &decay);
+            suffix(down, &decay);
+            load_tile(o, &x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at, C, V);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    scaled5[t * V + i_V] = o[t * V + i_V] * power;
+                }
+            }
+            gemm(C, C, V, scaled5, V, 1, product2, 1, V, product4, C, 1, WHOLE, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled4[t * C + s] = product3[t * C + s] * between[t * C + s];
+                }
+            }
+            gemm(C, V, C, scaled4, 1, C, scaled5, V, 1, product5, V, 1, UPPER_A, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled6[t * C + s] = product4[t * C + s] * between[t * C + s];
+                }
+            }
+            gemm(C, K, C, scaled6, 1, C, q, K, 1, summed4, K, 1, UPPER_A, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled7[t * C + s] = inverted[t * C + s] * down[t];
+                }
+            }
+            gemm(C, K, C, scaled7, 1, C, k, K, 1, product7, K, 1, UPPER_A, 0);
+            gemm(C, V, C, inverted, 1, C, product5, V, 1, product8, V, 1, UPPER_A, 0);
+            gemm(C, K, V, scaled5, V, 1, S_start, 1, V, product9, K, 1, WHOLE, 0);
+            gemm_onto(C, K, C, scaled6, C, 1, k, K, 1, dq, K, 1, LOWER_A, product9, up, 1, 0);
+            for (int64_t t = 0; t < C; t++) {
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    sum += product9[t * K + i_K] * q[t * K + i_K];
+                }
+                product10[t] = sum;
+            }
+            wait_for(by, &by->queue->state, i);
+            gemm_onto(C, V, K, product7, K, 1, dS, V, 1, summed2, V, 1, WHOLE, product8, NULL, 0, 0);
+            gemm_onto(V, K, C, summed2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
+            gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
+            give_turn(by, &by->queue->state, i);
+            gemm(K, C, V, dS, V, 1, product2, 1, V, product11, 1, K, WHOLE, 0);
+            for (int64_t t = 0; t < C; t++) {
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    sum += product11[t * K + i_K] * k[t * K + i_K];
+                }
+                product12[t] = sum;
+            }
+            suffix_pull(suffix_pull2, product12, &decay, scratch);
+            {
+                real sum = R(0);
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    #pragma omp simd reduction(+ : sum)
+                    for (int64_t i_V = 0; i_V < V; i_V++) {
+                        sum += dS[i_K * V + i_V] * S_start[i_K * V + i_V];
+                    }
+                }
+                product13 = sum;
+            }
+            whole_pull(whole_pull2, &product13, &decay, scratch);
+            gemm(C, C, V, summed2, V, 1, product2, 1, V, pairs, C, 1, LOWER_OUT, 0);
+            gemm(C, K, V, summed2, V, 1, S_start, 1, V, product14, K, 1, WHOLE, 0);
+            for (int64_t t = 0; t < C; t++) {
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    sum += product14[t * K + i_K] * scaled2[t * K + i_K];
+                }
+                product15[t] = sum;
+            }
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled8[t * C + s] = (t > s ? pairs[t * C + s] : R(0)) * between[t * C + s];
+                    added[t * C + s] = product4[t * C + s] * product3[t * C + s] + (t > s ? pairs[t * C + s] : R(0)) * product[t * C + s];
+                }
+            }
+            matrix_pull(matrix_pull2, added, &decay, scratch);
+            gemm_onto(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, product14, up, 1, 0);
+            gemm(C, K, C, scaled8, 1, C, scaled2, K, 1, summed4, K, 1, UPPER_A, 1);
+            for (int64_t t = 0; t < C; t++) {
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    sum += -summed3[t * K + i_K] * k[t * K + i_K];
+                }
+                dbeta[t] = sum;
+            }
+            for (int64_t t = 0; t < C; t++) {
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    sum += summed2[t * V + i_V] * v[t * V + i_V];
+                }
+                product16[t] = sum;
+            }
             #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled8[t * C + s] = (t > s ? pairs[t * C + s] : R(0)) * between[t * C + s];
-                added[t * C + s] = product4[t * C + s] * product3[t * C + s] + (t > s ? pairs[t * C + s] : R(0)) * product[t * C + s];
+            for (int64_t t = 0; t < C; t++) {
+                dbeta2[t] = dbeta[t] + product16[t];
+                added2[t] = product15[t] + product10[t];
             }
-        }
-        matrix_pull(matrix_pull2, added, &decay, scratch);
-        gemm_onto(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, product14, up, 1, 0);
-        gemm(C, K, C, scaled8, 1, C, scaled2, K, 1, summed4, K, 1, UPPER_A, 1);
-        for (int64_t t = 0; t < C; t++) {
-            real sum = R(0);
-            #pragma omp simd reduction(+ : sum)
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                sum += -summed3[t * K + i_K] * k[t * K + i_K];
+            prefix_pull(prefix_pull2, added2, &decay, scratch);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    dk[t * K + i_K] = product11[t * K + i_K] * down[t] + summed4[t * K + i_K] + -summed3[t * K + i_K] * beta[t];
+                }
             }
-            dbeta[t] = sum;
-        }
-        for (int64_t t = 0; t < C; t++) {
-            real sum = R(0);
-            #pragma omp simd reduction(+ : sum)
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                sum += summed2[t * V + i_V] * v[t * V + i_V];
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    dv[t * V + i_V] = summed2[t * V + i_V] * beta[t];
+                }
             }
-            product16[t] = sum;
-        }
-        #pragma omp simd
-        for (int64_t t = 0; t < C; t++) {
-            dbeta2[t] = dbeta[t] + product16[t];
-            added2[t] = product15[t] + product10[t];
-        }
-        prefix_pull(prefix_pull2, added2, &decay, scratch);
-        for (int64_t t = 0; t < C; t++) {
             #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                dk[t * K + i_K] = product11[t * K + i_K] * down[t] + summed4[t * K + i_K] + -summed3[t * K + i_K] * beta[t];
+            for (int64_t t = 0; t < C; t++) {
+                dg[t] = suffix_pull2[t] + whole_pull2[t] + matrix_pull2[t] + prefix_pull2[t];
             }
-        }
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                dv[t * V + i_V] = summed2[t * V + i_V] * beta[t];
+            store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_q], n, h, at, dq, C, K);
+            store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_g], n, h, at, dg, C, 1);
+            store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
+            store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
+            store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_beta], n, h, at, dbeta2, C, 1);
+            wait_for(by, &by->queue->done, i);
+            give_turn(by, &by->queue->done, i);
+            if (i + 1 == chunks) {
+                state_end(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, dS_next, K * V);
             }
-        }
-        #pragma omp simd
-        for (int64_t t = 0; t < C; t++) {
-            dg[t] = suffix_pull2[t] + whole_pull2[t] + matrix_pull2[t] + prefix_pull2[t];
-        }
-        store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_q], n, h, at, dq, C, K);
-        store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_g], n, h, at, dg, C, 1);
-        store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
-        store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
-        store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_beta], n, h, at, dbeta2, C, 1);
-        wait_for(by, &by->queue->done, i);
-        give_turn(by, &by->queue->done, i);
-        if (i + 1 == chunks) {
-            state_end(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, dS_next, K * V);
         }
     }
     if (!chunks) {
-        state_end(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            state_end(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
+        }
     }
 }
 
-static int64_t forward_token_room(const gated_deltanet_run *run)
+static int64_t forward_token_room(const gated_deltanet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -638,7 +665,7 @@ static void forward_token(const gated_deltanet_run *run, const lacc_array *x, in
     state_end(&x[GATED_DELTANET_FORWARD_TOKEN_ENDED_S], n, h, S, K * V);
 }
 
-static int64_t keep_token_room(const gated_deltanet_run *run)
+static int64_t keep_token_room(const gated_deltanet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -706,7 +733,7 @@ static void keep_token(const gated_deltanet_run *run, const lacc_array *x, int64
     state_end(&x[GATED_DELTANET_FORWARD_TOKEN_ENDED_S], n, h, S, K * V);
 }
 
-static int64_t backward_token_room(const gated_deltanet_run *run)
+static int64_t backward_token_room(const gated_deltanet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;

@@ -1,4 +1,4 @@
-static int64_t forward_0_room(const gla_run *run)
+static int64_t forward_0_room(const gla_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -23,7 +23,7 @@ static int64_t forward_0_shared(const gla_run *run, UNUSED int64_t ring)
     return room;
 }
 
-static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
+static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t first, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -42,7 +42,7 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
     real *const scratch = take(&w, meet_room(L, K));
     const int64_t ring = by->ring;
     real *all = by->shared;
-    real *const S_ring = take(&all, ring * round_up(K * V));
+    real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
@@ -50,51 +50,60 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
     for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
         const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        UNUSED real *S = S_ring + i % ring * round_up(K * V);
-        real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
-        if (i == 0) S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S, K * V);
-        if (i + 1 == chunks) S_next = state_into(&x[GLA_FORWARD_0_ENDED_S], &x[GLA_FORWARD_0_BEGUN_S], n, h, S_next);
-        want_nothing();
-        if (c + by->members < chunks) {
-            want(&x[GLA_FORWARD_0_IN_q], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
-            want(&x[GLA_FORWARD_0_IN_g], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
-            want(&x[GLA_FORWARD_0_IN_k], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
-            want(&x[GLA_FORWARD_0_IN_v], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), V, 0);
-        }
-        want(&x[GLA_FORWARD_0_OUT_o], n, h, at, C, V, 1);
-        load_tile(q, &x[GLA_FORWARD_0_IN_q], n, h, at, C, K);
-        load_tile(g, &x[GLA_FORWARD_0_IN_g], n, h, at, C, K);
-        levels(&decay, g, C, K, 1, 0, decay_room);
-        load_tile(k, &x[GLA_FORWARD_0_IN_k], n, h, at, C, K);
-        meet(pairs, from_start, to_end, q, k, K, &decay, scratch);
-        load_tile(v, &x[GLA_FORWARD_0_IN_v], n, h, at, C, V);
-        whole(total, &decay);
-        wait_for(by, &by->queue->state, i);
-        gemm_onto(K, V, C, to_end, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
-        give_turn(by, &by->queue->state, i);
-        gemm(C, V, K, from_start, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
-        gemm(C, V, C, pairs, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                o[t * V + i_V] = power * summed[t * V + i_V];
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            UNUSED real *S = S_ring + i % ring * round_up(K * V);
+            real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
+            if (i == 0) S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S, K * V);
+            if (i + 1 == chunks) S_next = state_into(&x[GLA_FORWARD_0_ENDED_S], &x[GLA_FORWARD_0_BEGUN_S], n, h, S_next);
+            want_nothing();
+            want(&x[GLA_FORWARD_0_OUT_o], n, h, at, C, V, 1);
+            const int64_t other = h + 1 < first + by->heads, beside = other ? h + 1 : first;
+            const int64_t then = other ? i : i + by->members;
+            const int64_t to = then;
+            if (then < chunks) {
+                want(&x[GLA_FORWARD_0_IN_q], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GLA_FORWARD_0_IN_g], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GLA_FORWARD_0_IN_k], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GLA_FORWARD_0_IN_v], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
             }
-        }
-        if (x[GLA_FORWARD_0_START_S].data)
-            store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
-        store_tile(&x[GLA_FORWARD_0_OUT_o], n, h, at, o, C, V);
-        wait_for(by, &by->queue->done, i);
-        give_turn(by, &by->queue->done, i);
-        if (i + 1 == chunks) {
-            state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+            load_tile(q, &x[GLA_FORWARD_0_IN_q], n, h, at, C, K);
+            load_tile(g, &x[GLA_FORWARD_0_IN_g], n, h, at, C, K);
+            levels(&decay, g, C, K, 1, 0, decay_room);
+            load_tile(k, &x[GLA_FORWARD_0_IN_k], n, h, at, C, K);
+            meet(pairs, from_start, to_end, q, k, K, &decay, scratch);
+            load_tile(v, &x[GLA_FORWARD_0_IN_v], n, h, at, C, V);
+            whole(total, &decay);
+            wait_for(by, &by->queue->state, i);
+            gemm_onto(K, V, C, to_end, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
+            give_turn(by, &by->queue->state, i);
+            gemm(C, V, K, from_start, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
+            gemm(C, V, C, pairs, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    o[t * V + i_V] = power * summed[t * V + i_V];
+                }
+            }
+            if (x[GLA_FORWARD_0_START_S].data)
+                store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+            store_tile(&x[GLA_FORWARD_0_OUT_o], n, h, at, o, C, V);
+            wait_for(by, &by->queue->done, i);
+            give_turn(by, &by->queue->done, i);
+            if (i + 1 == chunks) {
+                state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+            }
         }
     }
     if (!chunks) {
-        state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+        }
     }
 }
 
-static int64_t keep_0_room(const gla_run *run)
+static int64_t keep_0_room(const gla_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -117,7 +126,7 @@ static int64_t keep_0_shared(const gla_run *run, UNUSED int64_t ring)
     return room;
 }
 
-static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
+static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t first, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -131,51 +140,60 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h
     real *const down = take(&w, L * K);
     const int64_t ring = by->ring;
     real *all = by->shared;
-    real *const S_ring = take(&all, ring * round_up(K * V));
+    real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     levels_t decay;
     for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
         const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        UNUSED real *S = S_ring + i % ring * round_up(K * V);
-        real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
-        if (i == 0) S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S, K * V);
-        if (i + 1 == chunks) S_next = state_into(&x[GLA_FORWARD_0_ENDED_S], &x[GLA_FORWARD_0_BEGUN_S], n, h, S_next);
-        want_nothing();
-        if (c + by->members < chunks) {
-            want(&x[GLA_FORWARD_0_IN_g], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
-            want(&x[GLA_FORWARD_0_IN_k], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
-            want(&x[GLA_FORWARD_0_IN_v], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), V, 0);
-        }
-        load_tile(g, &x[GLA_FORWARD_0_IN_g], n, h, at, C, K);
-        levels(&decay, g, C, K, 1, 0, decay_room);
-        load_tile(k, &x[GLA_FORWARD_0_IN_k], n, h, at, C, K);
-        load_tile(v, &x[GLA_FORWARD_0_IN_v], n, h, at, C, V);
-        whole(total, &decay);
-        suffix(down, &decay);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                scaled[t * K + i_K] = k[t * K + i_K] * down[t * K + i_K];
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            UNUSED real *S = S_ring + i % ring * round_up(K * V);
+            real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
+            if (i == 0) S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S, K * V);
+            if (i + 1 == chunks) S_next = state_into(&x[GLA_FORWARD_0_ENDED_S], &x[GLA_FORWARD_0_BEGUN_S], n, h, S_next);
+            want_nothing();
+            const int64_t other = h + 1 < first + by->heads, beside = other ? h + 1 : first;
+            const int64_t then = other ? i : i + by->members;
+            const int64_t to = then;
+            if (then < chunks) {
+                want(&x[GLA_FORWARD_0_IN_g], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GLA_FORWARD_0_IN_k], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GLA_FORWARD_0_IN_v], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
             }
-        }
-        wait_for(by, &by->queue->state, i);
-        gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
-        give_turn(by, &by->queue->state, i);
-        if (x[GLA_FORWARD_0_START_S].data)
-            store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
-        wait_for(by, &by->queue->done, i);
-        give_turn(by, &by->queue->done, i);
-        if (i + 1 == chunks) {
-            state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+            load_tile(g, &x[GLA_FORWARD_0_IN_g], n, h, at, C, K);
+            levels(&decay, g, C, K, 1, 0, decay_room);
+            load_tile(k, &x[GLA_FORWARD_0_IN_k], n, h, at, C, K);
+            load_tile(v, &x[GLA_FORWARD_0_IN_v], n, h, at, C, V);
+            whole(total, &decay);
+            suffix(down, &decay);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled[t * K + i_K] = k[t * K + i_K] * down[t * K + i_K];
+                }
+            }
+            wait_for(by, &by->queue->state, i);
+            gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
+            give_turn(by, &by->queue->state, i);
+            if (x[GLA_FORWARD_0_START_S].data)
+                store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+            wait_for(by, &by->queue->done, i);
+            give_turn(by, &by->queue->done, i);
+            if (i + 1 == chunks) {
+                state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+            }
         }
     }
     if (!chunks) {
-        state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+        }
     }
 }
 
-static int64_t backward_0_room(const gla_run *run)
+static int64_t backward_0_room(const gla_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -201,7 +219,7 @@ static int64_t backward_0_shared(const gla_run *run, UNUSED int64_t ring)
     return room;
 }
 
-static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
+static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t first, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -240,7 +258,7 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     real *const scratch = take(&w, most(most(most(most(meet_room(L, K), meet_pull_room(L, K)), prefix_pull_room(L, K)), suffix_pull_room(L, K)), whole_pull_room(L, K)));
     const int64_t ring = by->ring;
     real *all = by->shared;
-    real *const dS_ring = take(&all, ring * round_up(K * V));
+    real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
@@ -248,96 +266,105 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
         const int64_t c = chunks - 1 - i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
-        real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
-        if (i == 0) dS = state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS, K * V);
-        if (i + 1 == chunks) dS_next = state_into(&x[GLA_BACKWARD_0_DBEGUN_S], &x[GLA_BACKWARD_0_DENDED_S], n, h, dS_next);
-        want_nothing();
-        if (c >= by->members) {
-            want(&x[GLA_BACKWARD_0_IN_q], n, h, at - by->members * L, L, K, 0);
-            want(&x[GLA_BACKWARD_0_IN_g], n, h, at - by->members * L, L, K, 0);
-            want(&x[GLA_BACKWARD_0_IN_k], n, h, at - by->members * L, L, K, 0);
-            want(&x[GLA_BACKWARD_0_START_S], n, h, c - by->members, 1, K * V, 0);
-            want(&x[GLA_BACKWARD_0_IN_v], n, h, at - by->members * L, L, V, 0);
-            want(&x[GLA_BACKWARD_0_DOUT_o], n, h, at - by->members * L, L, V, 0);
-        }
-        want(&x[GLA_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
-        want(&x[GLA_BACKWARD_0_DIN_g], n, h, at, C, K, 1);
-        want(&x[GLA_BACKWARD_0_DIN_k], n, h, at, C, K, 1);
-        want(&x[GLA_BACKWARD_0_DIN_v], n, h, at, C, V, 1);
-        load_tile(q, &x[GLA_BACKWARD_0_IN_q], n, h, at, C, K);
-        load_tile(g, &x[GLA_BACKWARD_0_IN_g], n, h, at, C, K);
-        levels(&decay, g, C, K, 1, 0, decay_room);
-        prefix(up, &decay);
-        load_tile(k, &x[GLA_BACKWARD_0_IN_k], n, h, at, C, K);
-        meet(pairs, from_start, to_end, q, k, K, &decay, scratch);
-        load_tile(S_start, &x[GLA_BACKWARD_0_START_S], n, h, c, 1, K * V);
-        load_tile(v, &x[GLA_BACKWARD_0_IN_v], n, h, at, C, V);
-        whole(total, &decay);
-        suffix(down, &decay);
-        load_tile(o, &x[GLA_BACKWARD_0_DOUT_o], n, h, at, C, V);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                scaled[t * V + i_V] = o[t * V + i_V] * power;
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
+            real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
+            if (i == 0) dS = state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS, K * V);
+            if (i + 1 == chunks) dS_next = state_into(&x[GLA_BACKWARD_0_DBEGUN_S], &x[GLA_BACKWARD_0_DENDED_S], n, h, dS_next);
+            want_nothing();
+            want(&x[GLA_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
+            want(&x[GLA_BACKWARD_0_DIN_g], n, h, at, C, K, 1);
+            want(&x[GLA_BACKWARD_0_DIN_k], n, h, at, C, K, 1);
+            want(&x[GLA_BACKWARD_0_DIN_v], n, h, at, C, V, 1);
+            const int64_t other = h + 1 < first + by->heads, beside = other ? h + 1 : first;
+            const int64_t then = other ? i : i + by->members;
+            const int64_t to = chunks - 1 - then;
+            if (then < chunks) {
+                want(&x[GLA_BACKWARD_0_IN_q], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GLA_BACKWARD_0_IN_g], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GLA_BACKWARD_0_IN_k], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GLA_BACKWARD_0_START_S], n, beside, to, 1, K * V, 0);
+                want(&x[GLA_BACKWARD_0_IN_v], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
+                want(&x[GLA_BACKWARD_0_DOUT_o], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
             }
-        }
-        gemm(C, C, V, scaled, V, 1, v, 1, V, product, C, 1, WHOLE, 0);
-        gemm(C, V, C, pairs, 1, C, scaled, V, 1, product2, V, 1, UPPER_A, 0);
-        meet_pull(dq, part, part2, product, q, k, K, &decay, scratch);
-        gemm(C, K, V, scaled, V, 1, S_start, 1, V, product3, K, 1, WHOLE, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
+            load_tile(q, &x[GLA_BACKWARD_0_IN_q], n, h, at, C, K);
+            load_tile(g, &x[GLA_BACKWARD_0_IN_g], n, h, at, C, K);
+            levels(&decay, g, C, K, 1, 0, decay_room);
+            prefix(up, &decay);
+            load_tile(k, &x[GLA_BACKWARD_0_IN_k], n, h, at, C, K);
+            meet(pairs, from_start, to_end, q, k, K, &decay, scratch);
+            load_tile(S_start, &x[GLA_BACKWARD_0_START_S], n, h, c, 1, K * V);
+            load_tile(v, &x[GLA_BACKWARD_0_IN_v], n, h, at, C, V);
+            whole(total, &decay);
+            suffix(down, &decay);
+            load_tile(o, &x[GLA_BACKWARD_0_DOUT_o], n, h, at, C, V);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    scaled[t * V + i_V] = o[t * V + i_V] * power;
+                }
+            }
+            gemm(C, C, V, scaled, V, 1, v, 1, V, product, C, 1, WHOLE, 0);
+            gemm(C, V, C, pairs, 1, C, scaled, V, 1, product2, V, 1, UPPER_A, 0);
+            meet_pull(dq, part, part2, product, q, k, K, &decay, scratch);
+            gemm(C, K, V, scaled, V, 1, S_start, 1, V, product3, K, 1, WHOLE, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled2[t * K + i_K] = product3[t * K + i_K] * q[t * K + i_K];
+                    dq2[t * K + i_K] = dq[t * K + i_K] + product3[t * K + i_K] * up[t * K + i_K];
+                }
+            }
+            prefix_pull(prefix_pull2, scaled2, &decay, scratch);
+            wait_for(by, &by->queue->state, i);
+            gemm_onto(V, K, C, scaled, 1, V, from_start, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
+            give_turn(by, &by->queue->state, i);
+            gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled3[t * K + i_K] = product4[t * K + i_K] * k[t * K + i_K];
+                }
+            }
+            suffix_pull(suffix_pull2, scaled3, &decay, scratch);
             for (int64_t i_K = 0; i_K < K; i_K++) {
-                scaled2[t * K + i_K] = product3[t * K + i_K] * q[t * K + i_K];
-                dq2[t * K + i_K] = dq[t * K + i_K] + product3[t * K + i_K] * up[t * K + i_K];
+                real sum = R(0);
+                #pragma omp simd reduction(+ : sum)
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    sum += dS[i_K * V + i_V] * S_start[i_K * V + i_V];
+                }
+                product5[i_K] = sum;
             }
-        }
-        prefix_pull(prefix_pull2, scaled2, &decay, scratch);
-        wait_for(by, &by->queue->state, i);
-        gemm_onto(V, K, C, scaled, 1, V, from_start, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
-        give_turn(by, &by->queue->state, i);
-        gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                scaled3[t * K + i_K] = product4[t * K + i_K] * k[t * K + i_K];
+            whole_pull(whole_pull2, product5, &decay, scratch);
+            gemm_onto(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product2, NULL, 0, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    dk[t * K + i_K] = product4[t * K + i_K] * down[t * K + i_K] + part[t * K + i_K];
+                    dg[t * K + i_K] = suffix_pull2[t * K + i_K] + whole_pull2[t * K + i_K] + part2[t * K + i_K] + prefix_pull2[t * K + i_K];
+                }
             }
-        }
-        suffix_pull(suffix_pull2, scaled3, &decay, scratch);
-        for (int64_t i_K = 0; i_K < K; i_K++) {
-            real sum = R(0);
-            #pragma omp simd reduction(+ : sum)
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                sum += dS[i_K * V + i_V] * S_start[i_K * V + i_V];
+            store_tile(&x[GLA_BACKWARD_0_DIN_q], n, h, at, dq2, C, K);
+            store_tile(&x[GLA_BACKWARD_0_DIN_g], n, h, at, dg, C, K);
+            store_tile(&x[GLA_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
+            store_tile(&x[GLA_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
+            wait_for(by, &by->queue->done, i);
+            give_turn(by, &by->queue->done, i);
+            if (i + 1 == chunks) {
+                state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, dS_next, K * V);
             }
-            product5[i_K] = sum;
-        }
-        whole_pull(whole_pull2, product5, &decay, scratch);
-        gemm_onto(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product2, NULL, 0, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                dk[t * K + i_K] = product4[t * K + i_K] * down[t * K + i_K] + part[t * K + i_K];
-                dg[t * K + i_K] = suffix_pull2[t * K + i_K] + whole_pull2[t * K + i_K] + part2[t * K + i_K] + prefix_pull2[t * K + i_K];
-            }
-        }
-        store_tile(&x[GLA_BACKWARD_0_DIN_q], n, h, at, dq2, C, K);
-        store_tile(&x[GLA_BACKWARD_0_DIN_g], n, h, at, dg, C, K);
-        store_tile(&x[GLA_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
-        store_tile(&x[GLA_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
-        wait_for(by, &by->queue->done, i);
-        give_turn(by, &by->queue->done, i);
-        if (i + 1 == chunks) {
-            state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, dS_next, K * V);
         }
     }
     if (!chunks) {
-        state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
+        }
     }
 }
 
-static int64_t forward_token_room(const gla_run *run)
+static int64_t forward_token_room(const gla_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -411,7 +438,7 @@ static void forward_token(const gla_run *run, const lacc_array *x, int64_t n, in
     state_end(&x[GLA_FORWARD_TOKEN_ENDED_S], n, h, S, K * V);
 }
 
-static int64_t keep_token_room(const gla_run *run)
+static int64_t keep_token_room(const gla_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -473,7 +500,7 @@ static void keep_token(const gla_run *run, const lacc_array *x, int64_t n, int64
     state_end(&x[GLA_FORWARD_TOKEN_ENDED_S], n, h, S, K * V);
 }
 
-static int64_t backward_token_room(const gla_run *run)
+static int64_t backward_token_room(const gla_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;

@@ -1,14 +1,26 @@
-static int64_t forward_0_room(const retnet_run *run)
+typedef struct {
+    real head;
+    real difference;
+    real power;
+    real gamma;
+    real log;
+    levels_t decay;
+    real total;
+} forward_0_kept;
+
+static int64_t forward_0_room(const retnet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += 3 * round_up(L);
-    room += round_up(levels_room(L, 1));
-    room += 3 * round_up(L * L);
     room += 4 * round_up(L * K);
     room += 2 * round_up(L * V);
+    room += 2 * round_up(L * L);
+    room += 3 * heads * round_up(L);
+    room += heads * round_up(levels_room(L, 1));
+    room += heads * round_up(L * L);
+    room += heads * round_up(REALS(forward_0_kept));
     return room;
 }
 
@@ -22,16 +34,11 @@ static int64_t forward_0_shared(const retnet_run *run, UNUSED int64_t ring)
     return room;
 }
 
-static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
+static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t first, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
-    real *const wide = take(&w, L);
-    real *const decay_room = take(&w, levels_room(L, 1));
-    real *const up = take(&w, L);
-    real *const between = take(&w, L * L);
-    real *const down = take(&w, L);
     real *const q = take(&w, L * K);
     real *const k = take(&w, L * K);
     real *const v = take(&w, L * V);
@@ -43,101 +50,128 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     real *const summed = take(&w, L * V);
     const int64_t ring = by->ring;
     real *all = by->shared;
-    real *const S_ring = take(&all, ring * round_up(K * V));
+    real *const wide_all = take(&w, by->heads * round_up(L));
+    real *const decay_room_all = take(&w, by->heads * round_up(levels_room(L, 1)));
+    real *const up_all = take(&w, by->heads * round_up(L));
+    real *const between_all = take(&w, by->heads * round_up(L * L));
+    real *const down_all = take(&w, by->heads * round_up(L));
+    real *const kept_all = take(&w, by->heads * round_up(REALS(forward_0_kept)));
+    real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
-    real head;
-    real difference;
-    real power;
-    real gamma;
-    real log;
     real power2;
-    levels_t decay;
-    real total;
-    load_tile(&head, &x[RETNET_FORWARD_0_FIXED_head], n, h, 0, 1, 1);
-    difference = R(-5) - head;
-    power = f_pow(R(2), difference);
-    gamma = R(1) - power;
-    log = f_log(gamma);
     power2 = f_pow((real)(K), R(-0.5));
     int64_t known = -1;
     for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
         const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        UNUSED real *S = S_ring + i % ring * round_up(K * V);
-        real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
-        if (i == 0) S = state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S, K * V);
-        if (i + 1 == chunks) S_next = state_into(&x[RETNET_FORWARD_0_ENDED_S], &x[RETNET_FORWARD_0_BEGUN_S], n, h, S_next);
-        want_nothing();
-        if (c + by->members < chunks) {
-            want(&x[RETNET_FORWARD_0_IN_q], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
-            want(&x[RETNET_FORWARD_0_IN_k], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
-            want(&x[RETNET_FORWARD_0_IN_v], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), V, 0);
-        }
-        want(&x[RETNET_FORWARD_0_OUT_o], n, h, at, C, V, 1);
-        if (C != known) {
-            #pragma omp simd
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const wide = wide_all + (h - first) * round_up(L);
+            real *const decay_room = decay_room_all + (h - first) * round_up(levels_room(L, 1));
+            real *const up = up_all + (h - first) * round_up(L);
+            real *const between = between_all + (h - first) * round_up(L * L);
+            real *const down = down_all + (h - first) * round_up(L);
+            forward_0_kept *const kept = (forward_0_kept *)(kept_all + (h - first) * round_up(REALS(forward_0_kept)));
+            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            if (known < 0) {
+                load_tile(&kept->head, &x[RETNET_FORWARD_0_FIXED_head], n, h, 0, 1, 1);
+                kept->difference = R(-5) - kept->head;
+                kept->power = f_pow(R(2), kept->difference);
+                kept->gamma = R(1) - kept->power;
+                kept->log = f_log(kept->gamma);
+            }
+            UNUSED real *S = S_ring + i % ring * round_up(K * V);
+            real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
+            if (i == 0) S = state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S, K * V);
+            if (i + 1 == chunks) S_next = state_into(&x[RETNET_FORWARD_0_ENDED_S], &x[RETNET_FORWARD_0_BEGUN_S], n, h, S_next);
+            want_nothing();
+            want(&x[RETNET_FORWARD_0_OUT_o], n, h, at, C, V, 1);
+            const int64_t other = h + 1 < first + by->heads, beside = other ? h + 1 : first;
+            const int64_t then = other ? i : i + by->members;
+            const int64_t to = then;
+            if (then < chunks) {
+                want(&x[RETNET_FORWARD_0_IN_q], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[RETNET_FORWARD_0_IN_k], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[RETNET_FORWARD_0_IN_v], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
+            }
+            if (C != known) {
+                #pragma omp simd
+                for (int64_t t = 0; t < C; t++) {
+                    wide[t] = kept->log;
+                }
+                levels(&kept->decay, wide, C, 1, 1, 0, decay_room);
+                prefix(up, &kept->decay);
+                matrix(between, &kept->decay);
+                whole(&kept->total, &kept->decay);
+                suffix(down, &kept->decay);
+            }
+            load_tile(q, &x[RETNET_FORWARD_0_IN_q], n, h, at, C, K);
+            load_tile(k, &x[RETNET_FORWARD_0_IN_k], n, h, at, C, K);
+            load_tile(v, &x[RETNET_FORWARD_0_IN_v], n, h, at, C, V);
+            gemm(C, C, K, q, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
             for (int64_t t = 0; t < C; t++) {
-                wide[t] = log;
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled[t * K + i_K] = q[t * K + i_K] * up[t];
+                    scaled3[t * K + i_K] = k[t * K + i_K] * down[t];
+                }
             }
-            levels(&decay, wide, C, 1, 1, 0, decay_room);
-            prefix(up, &decay);
-            matrix(between, &decay);
-            whole(&total, &decay);
-            suffix(down, &decay);
-            known = C;
-        }
-        load_tile(q, &x[RETNET_FORWARD_0_IN_q], n, h, at, C, K);
-        load_tile(k, &x[RETNET_FORWARD_0_IN_k], n, h, at, C, K);
-        load_tile(v, &x[RETNET_FORWARD_0_IN_v], n, h, at, C, V);
-        gemm(C, C, K, q, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                scaled[t * K + i_K] = q[t * K + i_K] * up[t];
-                scaled3[t * K + i_K] = k[t * K + i_K] * down[t];
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled2[t * C + s] = pairs[t * C + s] * between[t * C + s];
+                }
             }
-        }
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled2[t * C + s] = pairs[t * C + s] * between[t * C + s];
+            wait_for(by, &by->queue->state, i);
+            gemm_onto(K, V, C, scaled3, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &kept->total, 0, 0);
+            give_turn(by, &by->queue->state, i);
+            gemm(C, V, K, scaled, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
+            gemm(C, V, C, scaled2, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    o[t * V + i_V] = power2 * summed[t * V + i_V];
+                }
             }
-        }
-        wait_for(by, &by->queue->state, i);
-        gemm_onto(K, V, C, scaled3, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
-        give_turn(by, &by->queue->state, i);
-        gemm(C, V, K, scaled, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
-        gemm(C, V, C, scaled2, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                o[t * V + i_V] = power2 * summed[t * V + i_V];
+            if (x[RETNET_FORWARD_0_START_S].data)
+                store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+            store_tile(&x[RETNET_FORWARD_0_OUT_o], n, h, at, o, C, V);
+            wait_for(by, &by->queue->done, i);
+            give_turn(by, &by->queue->done, i);
+            if (i + 1 == chunks) {
+                state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, S_next, K * V);
             }
         }
-        if (x[RETNET_FORWARD_0_START_S].data)
-            store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
-        store_tile(&x[RETNET_FORWARD_0_OUT_o], n, h, at, o, C, V);
-        wait_for(by, &by->queue->done, i);
-        give_turn(by, &by->queue->done, i);
-        if (i + 1 == chunks) {
-            state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, S_next, K * V);
-        }
+        known = C;
     }
     if (!chunks) {
-        state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+        }
     }
 }
 
-static int64_t keep_0_room(const retnet_run *run)
+typedef struct {
+    real head;
+    real difference;
+    real power;
+    real gamma;
+    real log;
+    levels_t decay;
+    real total;
+} keep_0_kept;
+
+static int64_t keep_0_room(const retnet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += 2 * round_up(L);
-    room += round_up(levels_room(L, 1));
     room += 2 * round_up(L * K);
     room += round_up(L * V);
+    room += 2 * heads * round_up(L);
+    room += heads * round_up(levels_room(L, 1));
+    room += heads * round_up(REALS(keep_0_kept));
     return room;
 }
 
@@ -151,21 +185,90 @@ static int64_t keep_0_shared(const retnet_run *run, UNUSED int64_t ring)
     return room;
 }
 
-static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
+static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t first, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
-    real *const wide = take(&w, L);
-    real *const decay_room = take(&w, levels_room(L, 1));
-    real *const down = take(&w, L);
     real *const k = take(&w, L * K);
     real *const v = take(&w, L * V);
     real *const scaled = take(&w, L * K);
     const int64_t ring = by->ring;
     real *all = by->shared;
-    real *const S_ring = take(&all, ring * round_up(K * V));
+    real *const wide_all = take(&w, by->heads * round_up(L));
+    real *const decay_room_all = take(&w, by->heads * round_up(levels_room(L, 1)));
+    real *const down_all = take(&w, by->heads * round_up(L));
+    real *const kept_all = take(&w, by->heads * round_up(REALS(keep_0_kept)));
+    real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
+    int64_t known = -1;
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = i;
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const wide = wide_all + (h - first) * round_up(L);
+            real *const decay_room = decay_room_all + (h - first) * round_up(levels_room(L, 1));
+            real *const down = down_all + (h - first) * round_up(L);
+            keep_0_kept *const kept = (keep_0_kept *)(kept_all + (h - first) * round_up(REALS(keep_0_kept)));
+            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            if (known < 0) {
+                load_tile(&kept->head, &x[RETNET_FORWARD_0_FIXED_head], n, h, 0, 1, 1);
+                kept->difference = R(-5) - kept->head;
+                kept->power = f_pow(R(2), kept->difference);
+                kept->gamma = R(1) - kept->power;
+                kept->log = f_log(kept->gamma);
+            }
+            UNUSED real *S = S_ring + i % ring * round_up(K * V);
+            real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
+            if (i == 0) S = state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S, K * V);
+            if (i + 1 == chunks) S_next = state_into(&x[RETNET_FORWARD_0_ENDED_S], &x[RETNET_FORWARD_0_BEGUN_S], n, h, S_next);
+            want_nothing();
+            const int64_t other = h + 1 < first + by->heads, beside = other ? h + 1 : first;
+            const int64_t then = other ? i : i + by->members;
+            const int64_t to = then;
+            if (then < chunks) {
+                want(&x[RETNET_FORWARD_0_IN_k], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[RETNET_FORWARD_0_IN_v], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
+            }
+            if (C != known) {
+                #pragma omp simd
+                for (int64_t t = 0; t < C; t++) {
+                    wide[t] = kept->log;
+                }
+                levels(&kept->decay, wide, C, 1, 1, 0, decay_room);
+                whole(&kept->total, &kept->decay);
+                suffix(down, &kept->decay);
+            }
+            load_tile(k, &x[RETNET_FORWARD_0_IN_k], n, h, at, C, K);
+            load_tile(v, &x[RETNET_FORWARD_0_IN_v], n, h, at, C, V);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled[t * K + i_K] = k[t * K + i_K] * down[t];
+                }
+            }
+            wait_for(by, &by->queue->state, i);
+            gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &kept->total, 0, 0);
+            give_turn(by, &by->queue->state, i);
+            if (x[RETNET_FORWARD_0_START_S].data)
+                store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+            wait_for(by, &by->queue->done, i);
+            give_turn(by, &by->queue->done, i);
+            if (i + 1 == chunks) {
+                state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, S_next, K * V);
+            }
+        }
+        known = C;
+    }
+    if (!chunks) {
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
+        }
+    }
+}
+
+typedef struct {
     real head;
     real difference;
     real power;
@@ -173,70 +276,22 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
     real log;
     levels_t decay;
     real total;
-    load_tile(&head, &x[RETNET_FORWARD_0_FIXED_head], n, h, 0, 1, 1);
-    difference = R(-5) - head;
-    power = f_pow(R(2), difference);
-    gamma = R(1) - power;
-    log = f_log(gamma);
-    int64_t known = -1;
-    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
-        const int64_t c = i;
-        const int64_t at = c * L, C = least(L, run->tokens - at);
-        UNUSED real *S = S_ring + i % ring * round_up(K * V);
-        real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
-        if (i == 0) S = state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S, K * V);
-        if (i + 1 == chunks) S_next = state_into(&x[RETNET_FORWARD_0_ENDED_S], &x[RETNET_FORWARD_0_BEGUN_S], n, h, S_next);
-        want_nothing();
-        if (c + by->members < chunks) {
-            want(&x[RETNET_FORWARD_0_IN_k], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), K, 0);
-            want(&x[RETNET_FORWARD_0_IN_v], n, h, at + by->members * L, least(L, run->tokens - (at + by->members * L)), V, 0);
-        }
-        if (C != known) {
-            #pragma omp simd
-            for (int64_t t = 0; t < C; t++) {
-                wide[t] = log;
-            }
-            levels(&decay, wide, C, 1, 1, 0, decay_room);
-            whole(&total, &decay);
-            suffix(down, &decay);
-            known = C;
-        }
-        load_tile(k, &x[RETNET_FORWARD_0_IN_k], n, h, at, C, K);
-        load_tile(v, &x[RETNET_FORWARD_0_IN_v], n, h, at, C, V);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                scaled[t * K + i_K] = k[t * K + i_K] * down[t];
-            }
-        }
-        wait_for(by, &by->queue->state, i);
-        gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
-        give_turn(by, &by->queue->state, i);
-        if (x[RETNET_FORWARD_0_START_S].data)
-            store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
-        wait_for(by, &by->queue->done, i);
-        give_turn(by, &by->queue->done, i);
-        if (i + 1 == chunks) {
-            state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, S_next, K * V);
-        }
-    }
-    if (!chunks) {
-        state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
-    }
-}
+} backward_0_kept;
 
-static int64_t backward_0_room(const retnet_run *run)
+static int64_t backward_0_room(const retnet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += 3 * round_up(L);
-    room += round_up(levels_room(L, 1));
-    room += 3 * round_up(L * L);
     room += 6 * round_up(L * K);
     room += round_up(K * V);
     room += 3 * round_up(L * V);
+    room += 2 * round_up(L * L);
+    room += 3 * heads * round_up(L);
+    room += heads * round_up(levels_room(L, 1));
+    room += heads * round_up(L * L);
+    room += heads * round_up(REALS(backward_0_kept));
     return room;
 }
 
@@ -250,16 +305,11 @@ static int64_t backward_0_shared(const retnet_run *run, UNUSED int64_t ring)
     return room;
 }
 
-static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t h, real *w, UNUSED turns *by)
+static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t first, real *w, UNUSED turns *by)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
-    real *const wide = take(&w, L);
-    real *const decay_room = take(&w, levels_room(L, 1));
-    real *const up = take(&w, L);
-    real *const between = take(&w, L * L);
-    real *const down = take(&w, L);
     real *const q = take(&w, L * K);
     real *const S_start = take(&w, K * V);
     real *const k = take(&w, L * K);
@@ -281,115 +331,131 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     real *const dk = scaled3;
     const int64_t ring = by->ring;
     real *all = by->shared;
-    real *const dS_ring = take(&all, ring * round_up(K * V));
+    real *const wide_all = take(&w, by->heads * round_up(L));
+    real *const decay_room_all = take(&w, by->heads * round_up(levels_room(L, 1)));
+    real *const up_all = take(&w, by->heads * round_up(L));
+    real *const between_all = take(&w, by->heads * round_up(L * L));
+    real *const down_all = take(&w, by->heads * round_up(L));
+    real *const kept_all = take(&w, by->heads * round_up(REALS(backward_0_kept)));
+    real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
-    real head;
-    real difference;
-    real power;
-    real gamma;
-    real log;
     real power2;
-    levels_t decay;
-    real total;
-    load_tile(&head, &x[RETNET_BACKWARD_0_FIXED_head], n, h, 0, 1, 1);
-    difference = R(-5) - head;
-    power = f_pow(R(2), difference);
-    gamma = R(1) - power;
-    log = f_log(gamma);
     power2 = f_pow((real)(K), R(-0.5));
     int64_t known = -1;
     for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
         const int64_t c = chunks - 1 - i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
-        UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
-        real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
-        if (i == 0) dS = state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS, K * V);
-        if (i + 1 == chunks) dS_next = state_into(&x[RETNET_BACKWARD_0_DBEGUN_S], &x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_next);
-        want_nothing();
-        if (c >= by->members) {
-            want(&x[RETNET_BACKWARD_0_IN_q], n, h, at - by->members * L, L, K, 0);
-            want(&x[RETNET_BACKWARD_0_START_S], n, h, c - by->members, 1, K * V, 0);
-            want(&x[RETNET_BACKWARD_0_IN_k], n, h, at - by->members * L, L, K, 0);
-            want(&x[RETNET_BACKWARD_0_IN_v], n, h, at - by->members * L, L, V, 0);
-            want(&x[RETNET_BACKWARD_0_DOUT_o], n, h, at - by->members * L, L, V, 0);
-        }
-        want(&x[RETNET_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
-        want(&x[RETNET_BACKWARD_0_DIN_k], n, h, at, C, K, 1);
-        want(&x[RETNET_BACKWARD_0_DIN_v], n, h, at, C, V, 1);
-        if (C != known) {
-            #pragma omp simd
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const wide = wide_all + (h - first) * round_up(L);
+            real *const decay_room = decay_room_all + (h - first) * round_up(levels_room(L, 1));
+            real *const up = up_all + (h - first) * round_up(L);
+            real *const between = between_all + (h - first) * round_up(L * L);
+            real *const down = down_all + (h - first) * round_up(L);
+            backward_0_kept *const kept = (backward_0_kept *)(kept_all + (h - first) * round_up(REALS(backward_0_kept)));
+            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            if (known < 0) {
+                load_tile(&kept->head, &x[RETNET_BACKWARD_0_FIXED_head], n, h, 0, 1, 1);
+                kept->difference = R(-5) - kept->head;
+                kept->power = f_pow(R(2), kept->difference);
+                kept->gamma = R(1) - kept->power;
+                kept->log = f_log(kept->gamma);
+            }
+            UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
+            real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
+            if (i == 0) dS = state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS, K * V);
+            if (i + 1 == chunks) dS_next = state_into(&x[RETNET_BACKWARD_0_DBEGUN_S], &x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_next);
+            want_nothing();
+            want(&x[RETNET_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
+            want(&x[RETNET_BACKWARD_0_DIN_k], n, h, at, C, K, 1);
+            want(&x[RETNET_BACKWARD_0_DIN_v], n, h, at, C, V, 1);
+            const int64_t other = h + 1 < first + by->heads, beside = other ? h + 1 : first;
+            const int64_t then = other ? i : i + by->members;
+            const int64_t to = chunks - 1 - then;
+            if (then < chunks) {
+                want(&x[RETNET_BACKWARD_0_IN_q], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[RETNET_BACKWARD_0_START_S], n, beside, to, 1, K * V, 0);
+                want(&x[RETNET_BACKWARD_0_IN_k], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[RETNET_BACKWARD_0_IN_v], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
+                want(&x[RETNET_BACKWARD_0_DOUT_o], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
+            }
+            if (C != known) {
+                #pragma omp simd
+                for (int64_t t = 0; t < C; t++) {
+                    wide[t] = kept->log;
+                }
+                levels(&kept->decay, wide, C, 1, 1, 0, decay_room);
+                prefix(up, &kept->decay);
+                matrix(between, &kept->decay);
+                whole(&kept->total, &kept->decay);
+                suffix(down, &kept->decay);
+            }
+            load_tile(q, &x[RETNET_BACKWARD_0_IN_q], n, h, at, C, K);
+            load_tile(S_start, &x[RETNET_BACKWARD_0_START_S], n, h, c, 1, K * V);
+            load_tile(k, &x[RETNET_BACKWARD_0_IN_k], n, h, at, C, K);
+            load_tile(v, &x[RETNET_BACKWARD_0_IN_v], n, h, at, C, V);
+            gemm(C, C, K, q, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
+            load_tile(o, &x[RETNET_BACKWARD_0_DOUT_o], n, h, at, C, V);
             for (int64_t t = 0; t < C; t++) {
-                wide[t] = log;
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled2[t * C + s] = pairs[t * C + s] * between[t * C + s];
+                }
             }
-            levels(&decay, wide, C, 1, 1, 0, decay_room);
-            prefix(up, &decay);
-            matrix(between, &decay);
-            whole(&total, &decay);
-            suffix(down, &decay);
-            known = C;
-        }
-        load_tile(q, &x[RETNET_BACKWARD_0_IN_q], n, h, at, C, K);
-        load_tile(S_start, &x[RETNET_BACKWARD_0_START_S], n, h, c, 1, K * V);
-        load_tile(k, &x[RETNET_BACKWARD_0_IN_k], n, h, at, C, K);
-        load_tile(v, &x[RETNET_BACKWARD_0_IN_v], n, h, at, C, V);
-        gemm(C, C, K, q, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
-        load_tile(o, &x[RETNET_BACKWARD_0_DOUT_o], n, h, at, C, V);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled2[t * C + s] = pairs[t * C + s] * between[t * C + s];
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    scaled4[t * V + i_V] = o[t * V + i_V] * power2;
+                }
             }
-        }
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_V = 0; i_V < V; i_V++) {
-                scaled4[t * V + i_V] = o[t * V + i_V] * power2;
+            gemm(C, V, C, scaled2, 1, C, scaled4, V, 1, product, V, 1, UPPER_A, 0);
+            gemm(C, C, V, scaled4, V, 1, v, 1, V, pairs2, C, 1, LOWER_OUT, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled5[t * C + s] = pairs2[t * C + s] * between[t * C + s];
+                }
             }
-        }
-        gemm(C, V, C, scaled2, 1, C, scaled4, V, 1, product, V, 1, UPPER_A, 0);
-        gemm(C, C, V, scaled4, V, 1, v, 1, V, pairs2, C, 1, LOWER_OUT, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t s = 0; s < C; s++) {
-                scaled5[t * C + s] = pairs2[t * C + s] * between[t * C + s];
+            gemm(C, K, C, scaled5, 1, C, q, K, 1, product2, K, 1, UPPER_A, 0);
+            gemm(C, K, V, scaled4, V, 1, S_start, 1, V, product3, K, 1, WHOLE, 0);
+            gemm_onto(C, K, C, scaled5, C, 1, k, K, 1, dq, K, 1, LOWER_A, product3, up, 1, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled[t * K + i_K] = q[t * K + i_K] * up[t];
+                    scaled3[t * K + i_K] = k[t * K + i_K] * down[t];
+                }
             }
-        }
-        gemm(C, K, C, scaled5, 1, C, q, K, 1, product2, K, 1, UPPER_A, 0);
-        gemm(C, K, V, scaled4, V, 1, S_start, 1, V, product3, K, 1, WHOLE, 0);
-        gemm_onto(C, K, C, scaled5, C, 1, k, K, 1, dq, K, 1, LOWER_A, product3, up, 1, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                scaled[t * K + i_K] = q[t * K + i_K] * up[t];
-                scaled3[t * K + i_K] = k[t * K + i_K] * down[t];
+            wait_for(by, &by->queue->state, i);
+            gemm_onto(V, K, C, scaled4, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, &kept->total, 0, 0);
+            give_turn(by, &by->queue->state, i);
+            gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
+            gemm_onto(V, C, K, dS, 1, V, scaled3, 1, K, dv, 1, V, WHOLE, product, NULL, 0, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    dk[t * K + i_K] = product4[t * K + i_K] * down[t] + product2[t * K + i_K];
+                }
             }
-        }
-        wait_for(by, &by->queue->state, i);
-        gemm_onto(V, K, C, scaled4, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
-        give_turn(by, &by->queue->state, i);
-        gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
-        gemm_onto(V, C, K, dS, 1, V, scaled3, 1, K, dv, 1, V, WHOLE, product, NULL, 0, 0);
-        for (int64_t t = 0; t < C; t++) {
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                dk[t * K + i_K] = product4[t * K + i_K] * down[t] + product2[t * K + i_K];
+            store_tile(&x[RETNET_BACKWARD_0_DIN_q], n, h, at, dq, C, K);
+            store_tile(&x[RETNET_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
+            store_tile(&x[RETNET_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
+            wait_for(by, &by->queue->done, i);
+            give_turn(by, &by->queue->done, i);
+            if (i + 1 == chunks) {
+                state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, dS_next, K * V);
             }
         }
-        store_tile(&x[RETNET_BACKWARD_0_DIN_q], n, h, at, dq, C, K);
-        store_tile(&x[RETNET_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
-        store_tile(&x[RETNET_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
-        wait_for(by, &by->queue->done, i);
-        give_turn(by, &by->queue->done, i);
-        if (i + 1 == chunks) {
-            state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, dS_next, K * V);
-        }
+        known = C;
     }
     if (!chunks) {
-        state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
+        }
     }
 }
 
-static int64_t forward_token_room(const retnet_run *run)
+static int64_t forward_token_room(const retnet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -464,7 +530,7 @@ static void forward_token(const retnet_run *run, const lacc_array *x, int64_t n,
     state_end(&x[RETNET_FORWARD_TOKEN_ENDED_S], n, h, S, K * V);
 }
 
-static int64_t keep_token_room(const retnet_run *run)
+static int64_t keep_token_room(const retnet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
@@ -527,7 +593,7 @@ static void keep_token(const retnet_run *run, const lacc_array *x, int64_t n, in
     state_end(&x[RETNET_FORWARD_TOKEN_ENDED_S], n, h, S, K * V);
 }
 
-static int64_t backward_token_room(const retnet_run *run)
+static int64_t backward_token_room(const retnet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
     UNUSED const int64_t V = run->dim.V;
