@@ -23,7 +23,7 @@ ALONE = ("load_tile(", "fill(", "copy(")
 nothing."""
 
 PLAIN = words(
-    "for if real R real_of load_tile store_tile fill copy add_to lane_sum barrier moved "
+    "for if real R real_of load_tile store_tile fill copy add_to across barrier moved "
     "scan scan_back tropical running chain_parts"
 )
 """What lines call that stages no operands."""
@@ -136,14 +136,15 @@ class CudaOps(Ops):
         term = " * ".join(self.v.at(i, identity(every)).within(PRODUCT) for i in ins)
         joined = f"{join.format('sum', term)};"
         count = self.v.entries(over)
-        if every[-1] in over and join == JOINED["sum"][1]:
+        if every[-1] in over:
             inside = [*self._indices([joined], over, "j"), joined]
             each = [
                 f"real sum = {start};",
                 f"for (int j = threadIdx.x % LANES; j < {count}; j += LANES) {{",
                 *(f"    {line}" for line in inside),
                 "}",
-                "sum = lane_sum(sum);",
+                "for (int mask = LANES / 2; mask > 0; mask /= 2)",
+                f"    {join.format('sum', 'across(sum, mask)')};",
                 f"if (threadIdx.x % LANES == 0) {out} = sum;",
             ]
             head = (

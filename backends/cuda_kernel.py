@@ -38,7 +38,7 @@ ENDED = {"state": "ended", "dstate": "dbegun"}
 OUTS = {"": "y", "stored": "y", "kept": "kept", "input": "dx", "param": "dfixed", "last": "dlast"}
 """The arrays of what comes out, by the kind of its name."""
 
-NUMBERS = {"t": "R(seen + start + 1)", "T": "R(its.tokens)", "head": "R(head)", "H": "R(H)"}
+NUMBERS = {"t": "R(seen + place + 1)", "T": "R(its.tokens)", "head": "R(head)", "H": "R(H)"}
 """Positions and counts."""
 
 
