@@ -10,8 +10,8 @@ import emulated
 import numpy as np
 
 GUARD = 64  # numbers behind every scratch that stay as they are
-ERRORS = {0: 2e-2, 1: 3e-3, 2: 1e-5, 3: 3e-3, 4: 3e-6}
-"""Of a result's largest entry, by PRECISION."""
+ERRORS = {0: 2e-2, 1: 3e-3, 2: 1e-5, 3: 3e-3, 4: 3e-6, 5: 1e-13}
+"""Of a result's largest entry, by PRECISION. 5: 4 in double."""
 
 # results by name, then what goes in: tiles by name, numbers; "d": decays; "w": scratch
 DECAYED = {
@@ -52,13 +52,13 @@ KERNEL(solve_parts1, solve_parts({p[0]}, {p[1]}, {p[2]}, 1, n[0], n[1], n[2], p[
 KERNEL(solve_parts2, const int64_t s = n[1] * n[2], q = n[1] * n[1];
     solve_parts({p[0], p[0] + s}, {p[1], p[1] + q, p[1] + 2 * q, p[1] + 3 * q}, {p[2], p[2] + s},
         2, n[0], n[1], n[2], p[3]);)
-template <class T> __device__ void loaded(float *out, const T *x, const int64_t *n) {
+template <class T> __device__ void loaded(real *out, const T *x, const int64_t *n) {
     load_tile(out, x, n[0], n[1], n[2], n[3], n[4]);
 }
-template <class T> __device__ void stored(T *x, const float *tile, const int64_t *n) {
+template <class T> __device__ void stored(T *x, const real *tile, const int64_t *n) {
     store_tile(x, n[0], n[1], tile, n[2], n[4]);
 }
-template <class T> __device__ void fetched_twice(float *out, const T *x, const int64_t *n) {
+template <class T> __device__ void fetched_twice(real *out, const T *x, const int64_t *n) {
     unsigned char *raw = shared_memory();
     const int64_t rows = n[3], width = n[4], room = fetch_room<T>(rows, width);
     fetch(raw, x, n[0], n[2], width);
@@ -71,9 +71,10 @@ template <class T> __device__ void fetched_twice(float *out, const T *x, const i
     load_fetched(out + rows * width, raw + room, x, n[2], rows, width);
 }
 #define OF_TYPE(call, cast) \\
-    if (n[5] == 0) call(p[0], p[1], n); \\
+    if (n[5] == 0) call(cast(float)); \\
     else if (n[5] == 1) call(cast(bf16)); \\
-    else call(cast(fp16));
+    else if (n[5] == 2) call(cast(fp16)); \\
+    else call(cast(double));
 #define IN(type) p[0], (const type *)p[1], n
 #define OUT(type) (type *)p[0], p[1], n
 KERNEL(load, OF_TYPE(loaded, IN))
@@ -124,17 +125,18 @@ def wrapper() -> str:
 
 
 class Pieces:
-    """Kernels of an emulated library on arrays of float."""
+    """Kernels of an emulated library on arrays of its numbers."""
 
     def __init__(self, library: emulated.Emulated, precision: int) -> None:
         self.run, self.precision = library, precision
-        self.exact, self.error = ERRORS[4], ERRORS[precision]
+        self.exact, self.error = ERRORS[max(precision, 4)], ERRORS[precision]
+        self.dtype: Any = np.float32 if precision < 5 else np.float64
 
     def scratch(self, name: str, *sizes: int) -> Any:
         """Scratch as large as the function asks for, with a guard behind it."""
         room = getattr(self.run.library, f"{name}_scratch")
         room.restype = ctypes.c_int64
-        return emulated.aligned(room(*map(ctypes.c_int64, sizes)) + GUARD)
+        return self.empty(room(*map(ctypes.c_int64, sizes)) + GUARD)
 
     def over_decays(
         self, name: str, shapes: list[Any], tiles: list[Any], g: Any, log: bool, strict: bool
@@ -142,7 +144,7 @@ class Pieces:
         """Results of a function of decays; a shape of None is a result that is not asked for."""
         C, D = g.shape
         X = max([D, *(x.shape[1] for x in tiles if x.ndim == 2)])
-        outs = [None if s is None else emulated.aligned(*s) for s in shapes]
+        outs = [None if s is None else self.empty(*s) for s in shapes]
         kept, w = self.scratch("levels", C, D), self.scratch(name, C, X)
         width = tiles[-1].shape[1] if tiles and tiles[-1].ndim == 2 else D
         pointers = [*outs, *tiles]
@@ -156,22 +158,27 @@ class Pieces:
         scale = max(1.0, float(np.abs(want).max(initial=0)))
         np.testing.assert_allclose(got, want, rtol=0, atol=(error or self.error) * scale)
 
+    def empty(self, *shape: int) -> Any:
+        """An array of NaN."""
+        return emulated.aligned(*shape, dtype=self.dtype)
+
+    def tile(self, rng: np.random.Generator, *shape: int) -> Any:
+        """An array of normal numbers."""
+        out = self.empty(*shape)
+        out[...] = rng.standard_normal(shape)
+        return out
+
+    def decays(self, rng: np.random.Generator, C: int, D: int, log: bool) -> Any:
+        """Slow, fast and quite closed gates; factors of either sign and 0 where not logs."""
+        g = -rng.exponential(size=(C, D)) * rng.choice([0.01, 0.3, 5.0], size=(C, D))
+        g[rng.random((C, D)) < 0.05] = -np.inf
+        if not log:
+            g = np.exp(g) * rng.choice([-1.0, 1.0], size=(C, D))
+        return g.astype(self.dtype)
+
 
 def library(room: Path, threads: int, precision: int, flags: str = "") -> Pieces:
-    macros = {"THREADS": threads, "PRECISION": precision}
+    """The pieces for blocks of threads and a precision of `ERRORS`."""
+    macros = {"THREADS": threads, "PRECISION": min(precision, 4)}
+    flags += " -DLACC_DOUBLE" if precision == 5 else ""
     return Pieces(emulated.built(room, emulated.source(wrapper()), macros, flags), precision)
-
-
-def tile(rng: np.random.Generator, *shape: int) -> Any:
-    out = emulated.aligned(*shape)
-    out[...] = rng.standard_normal(shape)
-    return out
-
-
-def decays(rng: np.random.Generator, C: int, D: int, log: bool) -> Any:
-    """Slow, fast and quite closed gates; factors of either sign and 0 where not logs."""
-    g = -rng.exponential(size=(C, D)) * rng.choice([0.01, 0.3, 5.0], size=(C, D))
-    g[rng.random((C, D)) < 0.05] = -np.inf
-    if not log:
-        g = np.exp(g) * rng.choice([-1.0, 1.0], size=(C, D))
-    return g.astype(np.float32)

@@ -30,10 +30,10 @@ FLAGS = (
 ORDERS = {"ascending": 0, "descending": 1, "shuffled": 2}
 POINTERS, NUMBERS = 16, 24
 HEAD = f"""
-typedef struct {{ float *p[{POINTERS}]; int64_t n[{NUMBERS}]; }} args_t;
+typedef struct {{ real *p[{POINTERS}]; int64_t n[{NUMBERS}]; }} args_t;
 #define KERNEL(name, ...) \\
     extern "C" __global__ void name##_kernel(const args_t a) {{ \\
-        float *const *p = a.p; const int64_t *n = a.n; (void)p, (void)n; __VA_ARGS__ }}
+        real *const *p = a.p; const int64_t *n = a.n; (void)p, (void)n; __VA_ARGS__ }}
 """
 HOST = """
 #define RUN(name) \\
@@ -100,9 +100,9 @@ class Emulated:
         assert error == 0, self.message
 
 
-def aligned(*shape: int) -> Any:
+def aligned(*shape: int, dtype: Any = np.float32) -> Any:
     """An array of NaN at a multiple of 16 bytes."""
-    size = int(np.prod(shape))
-    room = np.full(size + 4, np.nan, np.float32)
-    start = -room.ctypes.data % 16 // 4
+    size, one = int(np.prod(shape)), np.dtype(dtype).itemsize
+    room = np.full(size + 4, np.nan, dtype)
+    start = -room.ctypes.data % 16 // one
     return room[start : start + size].reshape(shape)

@@ -14,7 +14,7 @@ from typing import Any
 import emulated
 import numpy as np
 import pytest
-from cuda_pieces import DECAYED, Pieces, decays, library, tile, wrapper
+from cuda_pieces import DECAYED, Pieces, library, wrapper
 
 NVCC = shutil.which("nvcc")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
@@ -76,24 +76,24 @@ def exercised(pieces: Pieces) -> list[Any]:
         found.extend(results)
 
     for M, N, K in ((70, 150, 80), (20, 30, 10)):
-        a, b, c = tile(rng, M, K), tile(rng, K, N), emulated.aligned(M, N)
+        a, b, c = pieces.tile(rng, M, K), pieces.tile(rng, K, N), pieces.empty(M, N)
         pieces.run("gemm", [a, b, c], [M, N, K, K, 1, N, 1, N, 1, 0, 0])
         found.append(c)
     for C, D in ((64, 20), (130, 5)):
-        a, r = tile(rng, C, C) / np.float32(4 * C**0.5), tile(rng, C, D)
+        a, r = pieces.tile(rng, C, C) / np.float32(4 * C**0.5), pieces.tile(rng, C, D)
         for name, out, numbers in (
-            ("inverse", emulated.aligned(C, C), [C]),
-            ("solve", emulated.aligned(C, D), [C, D, 1]),
+            ("inverse", pieces.empty(C, C), [C]),
+            ("solve", pieces.empty(C, D), [C, D, 1]),
         ):
             given = [a] if name == "inverse" else [a, r]
             run(name, [out], [*given, pieces.scratch(name, C, D)], numbers)
-    a = tile(rng, 9, 9)
+    a = pieces.tile(rng, 9, 9)
     w = pieces.scratch("dense_solve", 9, 40)
-    run("dense_solve", [emulated.aligned(9, 40)], [a, tile(rng, 9, 40), w], [9, 40])
+    run("dense_solve", [pieces.empty(9, 40)], [a, pieces.tile(rng, 9, 40), w], [9, 40])
     for C, D, X in ((70, 1, 40), (70, 40, 40), (70, 130, 130)):
-        g = decays(rng, C, D, True)
-        x, y, wide = (tile(rng, C, X) for _ in range(3))
-        square, narrow = tile(rng, C, C), tile(rng, C, D)
+        g = pieces.decays(rng, C, D, True)
+        x, y, wide = (pieces.tile(rng, C, X) for _ in range(3))
+        square, narrow = pieces.tile(rng, C, C), pieces.tile(rng, C, D)
         tiles = {"ct": narrow, "x": x, "y": y, "a": square}
         shapes = {"a": (C, C), "da": (C, C), "out": (C, X if D > 1 else D)}
         for name, call in DECAYED.items():

@@ -10,13 +10,17 @@ from typing import Any
 import emulated
 import numpy as np
 import pytest
-from cuda_pieces import BINARY, GUARD, UNARY, Pieces, decays, library, tile
+from cuda_pieces import BINARY, GUARD, UNARY, Pieces, library
 
 from lacc.tile import dense, kernels, scans, triangular
 
+MORE = ((32, 1), (64, 3), (96, 2), (128, 4), (128, 5))
 BUILDS = [
     *((128, 2), (256, 0)),
-    *(pytest.param(b, marks=pytest.mark.full) for b in ((32, 1), (64, 3), (96, 2), (128, 4))),
+    *(
+        pytest.param(b, marks=pytest.mark.full)
+        for b in ((32, 1), (64, 3), (96, 2), (128, 4), (128, 5))
+    ),
 ]
 
 
@@ -50,7 +54,7 @@ def test_products(ordered: Pieces, shape: str) -> None:
         rng = np.random.default_rng(M)
         flips = list(product((False, True), repeat=3))
         for flip in flips if n == 3 else [flips[n]]:
-            a, b = tile(rng, M, K), tile(rng, K, N)
+            a, b = ordered.tile(rng, M, K), ordered.tile(rng, K, N)
             if shape.endswith("_A"):
                 a[...] = np.tril(a) if shape == "LOWER_A" else np.triu(a)
             given = [np.ascontiguousarray(x.T) if f else x for x, f in zip((a, b), flip)]
@@ -58,7 +62,7 @@ def test_products(ordered: Pieces, shape: str) -> None:
                 s for x, f in zip((a, b), flip) for s in ((1, len(x)) if f else (x.shape[1], 1))
             ]
             for add in (False, True):
-                c = tile(rng, N, M) if flip[2] else tile(rng, M, N)
+                c = ordered.tile(rng, N, M) if flip[2] else ordered.tile(rng, M, N)
                 out = (1, M) if flip[2] else (N, 1)
                 old = c.T.copy() if flip[2] else c.copy()
                 want = a.astype(np.float64) @ b + (old if add else 0)
@@ -72,15 +76,15 @@ def test_products(ordered: Pieces, shape: str) -> None:
 def test_products_onto_multiples(pieces: Pieces) -> None:
     rng = np.random.default_rng(0)
     for M, N, K in SIZES:
-        a, b, base = tile(rng, M, K), tile(rng, K, N), tile(rng, M, N)
+        a, b, base = pieces.tile(rng, M, K), pieces.tile(rng, K, N), pieces.tile(rng, M, N)
         steps = [M, N, K, K, 1, N, 1, N, 1, 0]
         for scale, strides, factor in (
             (None, (0, 0), 1.0),
-            (rows := tile(rng, M), (1, 0), rows[:, None]),
-            (columns := tile(rng, N), (0, 1), columns),
-            (one := tile(rng, 1), (0, 0), one[0]),
+            (rows := pieces.tile(rng, M), (1, 0), rows[:, None]),
+            (columns := pieces.tile(rng, N), (0, 1), columns),
+            (one := pieces.tile(rng, 1), (0, 0), one[0]),
         ):
-            c = emulated.aligned(M, N)
+            c = pieces.empty(M, N)
             pieces.run("gemm_onto", [a, b, c, base, scale], [*steps, *strides])
             pieces.close(c, a.astype(np.float64) @ b + factor * base.astype(np.float64))
             again = base.copy()
@@ -100,8 +104,13 @@ def test_decays(pieces: Pieces, log: bool, strict: bool, D: int, X: int) -> None
     for C in LENGTHS[X]:
         rng = np.random.default_rng(C)
         pieces.run.order(list(emulated.ORDERS)[C % 3])
-        x, y, wide = (tile(rng, C, X) for _ in range(3))
-        a, narrow, total, g = tile(rng, C, C), tile(rng, C, D), tile(rng, D), decays(rng, C, D, log)
+        x, y, wide = (pieces.tile(rng, C, X) for _ in range(3))
+        a, narrow, total, g = (
+            pieces.tile(rng, C, C),
+            pieces.tile(rng, C, D),
+            pieces.tile(rng, D),
+            pieces.decays(rng, C, D, log),
+        )
         d = kernels.levels(g.astype(np.float64), log, strict)
 
         def check(name: str, want: Any, *tiles: Any, g: Any = g, exact: bool = True) -> None:
@@ -141,8 +150,8 @@ def test_products_of_long_runs_keep_small_results(pieces: Pieces) -> None:
     for log, strict in product((True, False), repeat=2):
         g = np.full((64, 20), -60.0)
         g[:, ::2] = -1e-4
-        g = (g if log else np.exp(g)).astype(np.float32)
-        x = np.ones((64, 20), np.float32)
+        g = (g if log else np.exp(g)).astype(pieces.dtype)
+        x = np.ones((64, 20), pieces.dtype)
         d = kernels.levels(g.astype(np.float64), log, strict)
         (got,) = pieces.over_decays("gram", [(64, 64)], [x, x], g, log, strict)
         pieces.close(got, kernels.gram(*double(x, x), d))
@@ -167,12 +176,12 @@ def view(a: Any, strides: tuple[int, ...], shape: tuple[int, ...]) -> Any:
 def test_scans(pieces: Pieces, R: int, D: int) -> None:
     rng = np.random.default_rng(R + D)
     C = 19
-    a, b, start = (rng.uniform(-1, 1, 4 * C * R * D + 99).astype(np.float32) for _ in range(3))
+    a, b, start = (rng.uniform(-1, 1, 4 * C * R * D + 99).astype(pieces.dtype) for _ in range(3))
     for of_a, of_b in product(STRIDES, STRIDES[1:4]):
         sa, sb, shape = of_a(R, D), of_b(R, D), (C, R, D)
         ss = of_a(R, D)[1:]
         wide = double(view(a, sa, shape), view(b, sb, shape), view(start, ss, (R, D)))
-        h = np.empty(shape, np.float32)
+        h = np.empty(shape, pieces.dtype)
         pieces.run("scan", [h, a, b, start], [*shape, *sa, *sb, *ss])
         pieces.close(h, kernels.scan(*wide, axis=0), pieces.exact)
         pieces.run("scan_back", [h, a, b], [*shape, *sa, *sb])
@@ -182,7 +191,7 @@ def test_scans(pieces: Pieces, R: int, D: int) -> None:
 def test_sums_and_tropical(pieces: Pieces) -> None:
     rng = np.random.default_rng(3)
     for C, D in ((1, 1), (7, 5), (64, 33), (3, 300)):
-        f, i = (rng.standard_normal((C, D)).astype(np.float32) for _ in range(2))
+        f, i = (rng.standard_normal((C, D)).astype(pieces.dtype) for _ in range(2))
         i[rng.random((C, D)) < 0.2] = -np.inf
         i[0] = np.where(np.isinf(i[0]), 0, i[0])
         m = np.empty_like(f)
@@ -199,8 +208,8 @@ def test_sums_and_tropical(pieces: Pieces) -> None:
 def test_chain_parts(pieces: Pieces, n: int) -> None:
     rng = np.random.default_rng(n)
     for C, D in ((1, 3), (2, 1), (21, 150)):
-        a = rng.uniform(-1, 1, (n, n, C, D)).astype(np.float32)
-        b = rng.standard_normal((n, C, D)).astype(np.float32)
+        a = rng.uniform(-1, 1, (n, n, C, D)).astype(pieces.dtype)
+        b = rng.standard_normal((n, C, D)).astype(pieces.dtype)
         for back, kernel in enumerate((scans.chain, scans.chain_back)):
             h = np.empty_like(b)
             pieces.run(f"chain_parts{n}", [h, a, b], [back, C, D])
@@ -214,9 +223,9 @@ def test_chain_parts(pieces: Pieces, n: int) -> None:
 def test_triangular(ordered: Pieces) -> None:
     for C, D in ((1, 37), (7, 1), (16, 33), (33, 20), (64, 37), (130, 20)):
         rng = np.random.default_rng(C)
-        a = tile(rng, C, C)
+        a = ordered.tile(rng, C, C)
         a /= 4 * C**0.5
-        r, out, x = tile(rng, C, D), emulated.aligned(C, C), emulated.aligned(C, D)
+        r, out, x = ordered.tile(rng, C, D), ordered.empty(C, C), ordered.empty(C, D)
         w = ordered.scratch("inverse", C, D)
         ordered.run("inverse", [out, a, w], [C])
         ordered.close(out, triangular.inverse(a.astype(np.float64)), 1e-5)
@@ -235,8 +244,8 @@ def test_triangular(ordered: Pieces) -> None:
 def test_solve_parts(pieces: Pieces, n: int) -> None:
     rng = np.random.default_rng(n)
     for C, D in ((1, 3), (2, 1), (21, 17), (33, 130)):
-        a = (rng.standard_normal((n, n, C, C)) / 6).astype(np.float32)
-        r = rng.standard_normal((n, C, D)).astype(np.float32)
+        a = (rng.standard_normal((n, n, C, C)) / 6).astype(pieces.dtype)
+        r = rng.standard_normal((n, C, D)).astype(pieces.dtype)
         for transposed in (False, True):
             x = np.empty_like(r)
             pieces.run(f"solve_parts{n}", [x, a, r, None], [transposed, C, D])
@@ -250,9 +259,9 @@ def test_solve_parts(pieces: Pieces, n: int) -> None:
 def test_dense_solve(ordered: Pieces) -> None:
     rng = np.random.default_rng(0)
     for n, m in ((1, 1), (3, 2), (8, 40), (17, 5)):
-        a, b = tile(rng, n, n), tile(rng, n, m)
+        a, b = ordered.tile(rng, n, n), ordered.tile(rng, n, m)
         a[...] = a / (4 * n**0.5) + np.eye(n)[rng.permutation(n)]
-        x, w = emulated.aligned(n, m), ordered.scratch("dense_solve", n, m)
+        x, w = ordered.empty(n, m), ordered.scratch("dense_solve", n, m)
         ordered.run("dense_solve", [x, a, b, w], [n, m])
         ordered.close(x, dense.dense_solve(*double(a, b)), 3e-5)
         assert np.isnan(w[-GUARD:]).all()
@@ -265,36 +274,38 @@ def test_dense_solve(ordered: Pieces) -> None:
 
 
 def halved(x: Any, number: int) -> Any:
-    """Numbers as bits of bf16 (1) or fp16 (2)."""
-    if number == 2:
-        return x.astype(np.float16)
-    bits = x.view(np.uint32)
+    """Numbers as float (0), bits of bf16 (1), half (2), double (3)."""
+    if number != 1:
+        return x.astype((np.float32, None, np.float16, np.float64)[number])
+    bits = x.astype(np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def widened(x: Any, number: int) -> Any:
     if number == 1:
         return (x.astype(np.uint32) << 16).view(np.float32)
-    return x.astype(np.float32)
+    return x
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
 def test_arrays(ordered: Pieces, number: int) -> None:
     rng = np.random.default_rng(number)
     for known, rows, width, wide in ((3, 4, 5, 9), (16, 16, 32, 32), (7, 8, 24, 72), (0, 2, 8, 8)):
-        values = rng.standard_normal((rows, wide)).astype(np.float32)
-        array = values if number == 0 else halved(values, number)
-        want = widened(array, number)[:, :width].copy()
+        values = rng.standard_normal((rows, wide)).astype(ordered.dtype)
+        array = halved(values, number)
+        want = widened(array, number)[:, :width].astype(ordered.dtype)
         want[known:] = 0
         for name, copies in (("load", 1), ("fetch", 2)):
-            out = np.full((copies, rows, width), np.nan, np.float32)
+            out = np.full((copies, rows, width), np.nan, ordered.dtype)
             ordered.run(name, [out, array], [wide, 1, known, rows, width, number])
             np.testing.assert_array_equal(out, np.stack([want] * copies))
             ordered.run(name, [out, None], [wide, 1, known, rows, width, number])
             assert (out == 0).all()
-        flipped = np.full((width, rows), np.nan, np.float32)
+        flipped = np.full((width, rows), np.nan, ordered.dtype)
         ordered.run("load", [flipped, array], [1, wide, width, width, rows, number])
-        np.testing.assert_array_equal(flipped, widened(array, number)[:, :width].T)
+        np.testing.assert_array_equal(
+            flipped, widened(array, number)[:, :width].T.astype(ordered.dtype)
+        )
         stored = np.zeros_like(array)
         ordered.run(
             "store", [stored, values[:, :width].copy()], [wide, 1, known, rows, width, number]
@@ -322,13 +333,13 @@ MEANINGS = {
 def test_functions_of_numbers(pieces: Pieces, name: str) -> None:
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.standard_normal(40) * 3, rng.standard_normal(20) * 1e-3, [0, 80, -80]])
-    x, other = x.astype(np.float32), rng.permutation(x).astype(np.float32)
+    x, other = x.astype(pieces.dtype), rng.permutation(x).astype(pieces.dtype)
     if name in ("log", "sqrt", "rsqrt", "pow"):
-        x = np.abs(x) + np.float32(1e-6)
+        x = np.abs(x) + pieces.dtype(1e-6)
     if name == "mod":
         other[other == 0] = 1
     ends = [] if name in ("sin", "cos", "mod") else [np.inf, np.nan]
-    x, other = (np.append(v, ends).astype(np.float32) for v in (x, other))
+    x, other = (np.append(v, ends).astype(pieces.dtype) for v in (x, other))
     if name in ("erf", "gelu"):
         from math import erf
 

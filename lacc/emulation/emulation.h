@@ -399,45 +399,22 @@ static inline float float_of(uint32_t bits) {
     return x;
 }
 
-static inline double float_of(uint64_t bits) {
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static inline uint64_t bits_of(double x) {
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
 static inline uint32_t bits_of(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-static inline float from_lane(float x, int lane) {
+template <class T>
+static inline T across(T x, int mask) {
     emulation::slot mine;
-    mine.real[0] = x, mine.word[1] = (uint32_t)lane % emulation::WARP;
-    return emulation::together("shuffle", 0, mine, [](emulation::slot *s) {
-        for (int i = 0; i < emulation::WARP; i++) s[i].real[2] = s[s[i].word[1]].real[0];
-    }).real[2];
-}
-
-static inline double from_lane(double x, int lane) {
-    emulation::slot mine;
-    memcpy(mine.word, &x, sizeof x), mine.word[2] = (uint32_t)lane % emulation::WARP;
+    memcpy(mine.word, &x, sizeof x);
+    mine.word[2] = (uint32_t)(threadIdx.x % emulation::WARP ^ mask) % emulation::WARP;
     mine = emulation::together("shuffle", 0, mine, [](emulation::slot *s) {
-        for (int i = 0; i < emulation::WARP; i++) memcpy(s[i].word + 4, s[s[i].word[2]].word, sizeof(double));
+        for (int i = 0; i < emulation::WARP; i++) memcpy(s[i].word + 4, s[s[i].word[2]].word, sizeof(T));
     });
     memcpy(&x, mine.word + 4, sizeof x);
     return x;
-}
-
-template <class T>
-static inline T across(T x, int mask) {
-    return from_lane(x, (int)(threadIdx.x % emulation::WARP) ^ mask);
 }
 
 static inline float from_fp16(uint16_t h) {
@@ -471,18 +448,16 @@ static inline uint32_t tf32_of(float x) {
     return x - x == 0 ? (u + 0x1000u) & ~0x1fffu : u;
 }
 
-/* Words are of 4 bytes, as on hardware, or of 8 where a real is a double. */
-template <class Word>
-static inline void load_matrices(Word (&out)[4], const void *row) {
+static inline void load_matrices(uint32_t (&out)[4], const void *row) {
     emulation::slot mine;
-    mine.address = emulation::in_shared(row, sizeof out, 16, "ldmatrix");
+    mine.address = emulation::in_shared(row, 16, 16, "ldmatrix");
     mine = emulation::together("ldmatrix", 0, mine, [](emulation::slot *s) {
-        const Word *rows[emulation::WARP];
-        for (int i = 0; i < emulation::WARP; i++) rows[i] = (const Word *)s[i].address;
+        const uint32_t *rows[emulation::WARP];
+        for (int i = 0; i < emulation::WARP; i++) rows[i] = (const uint32_t *)s[i].address;
         for (int i = 0; i < emulation::WARP; i++)
-            for (int n = 0; n < 4; n++) memcpy((Word *)s[i].word + n, rows[n * 8 + i / 4] + i % 4, sizeof(Word));
+            for (int n = 0; n < 4; n++) memcpy(s[i].word + n, rows[n * 8 + i / 4] + i % 4, 4);
     });
-    memcpy(out, mine.word, sizeof out);
+    std::copy(mine.word, mine.word + 4, out);
 }
 
 /* c += a b of a warp: of each pair of words of a and b `per` numbers, which `number(word, which)` gives. */

@@ -1,14 +1,7 @@
 /* Numbers of a CUDA file in: the types that callers keep them in, and the way between arrays of any of
-   these types and stride and the dense tiles of float that everything else is written for. Tiles are
+   these types and stride and the dense tiles that everything else is written for. Tiles are
    [rows][width], row after row, in shared or global memory. All threads of a block call a function
    together; what it reads is visible to all of them, what it writes is after the next barrier. */
-
-#ifdef LACC_DOUBLE /* where kernels are emulated: what is compared in float64 */
-typedef double real;
-#else
-typedef float real;
-#endif
-#define R(x) ((real)(x))
 
 typedef struct {
     uint16_t bits;
@@ -30,6 +23,7 @@ template <>
 struct element<2> {
     typedef fp16 type;
 };
+
 template <>
 struct element<3> {
     typedef double type;

@@ -41,21 +41,24 @@ struct grown {
 };
 
 /* Rows of a panel: tokens from `first` on, along k channels from there on; lanes side by side write
-   words side by side. */
+   entries side by side. */
 template <int P>
 INLINE void stage_tokens(chunk *panel, int rows, const grown &x, int first, int k) {
-    enum { EACH = operand<P>::CHUNK / 4 };
-    const int lane = threadIdx.x % LANES;
-    for (int leaf = threadIdx.x / LANES; leaf < rows / LEAF; leaf += WARPS) {
+    enum { N = operand<P>::CHUNK, EACH = P < TF32X3 ? 2 : 1 };
+    const int at = threadIdx.x % LANES * EACH;
+    for (int leaf = threadIdx.x / LANES; leaf < rows / LEAF && at < operand<P>::SLAB; leaf += WARPS) {
         real entries[EACH][LEAF];
 #pragma unroll
-        for (int e = 0; e < EACH; e++) x.read(entries[e], first + leaf * LEAF, k + lane * EACH + e);
+        for (int e = 0; e < EACH; e++) x.read(entries[e], first + leaf * LEAF, k + at + e);
 #pragma unroll
         for (int t = 0; t < LEAF; t++) {
-            real both[EACH];
-#pragma unroll
-            for (int e = 0; e < EACH; e++) both[e] = entries[e][t];
-            place(panel, leaf * LEAF + t, lane / 4)->word[lane % 4] = rounded<P>(both);
+            chunk *const to = place(panel, leaf * LEAF + t, at / N);
+            if constexpr (P == PLAIN)
+                ((reals *)to)->x[at % N] = entries[0][t];
+            else {
+                const real both[2] = {entries[0][t], entries[EACH - 1][t]};
+                to->word[at % N / EACH] = rounded<P>(both);
+            }
         }
     }
 }
@@ -68,12 +71,8 @@ INLINE void stage_channels(chunk *panel, int rows, const grown &left, const grow
         const int row = i / (LANES * CHUNKS) * LANES + i % LANES, c = i / LANES % CHUNKS, from = k + c * N;
         if (row >= rows) continue;
         real entries[N];
-        if (from & left.m) right.read(entries, from, first + row);
-        else left.read(entries, from, first + row);
-        chunk packed;
-#pragma unroll
-        for (int w = 0; w < 4; w++) packed.word[w] = rounded<P>(entries + w * (N / 4));
-        *place(panel, row, c) = packed;
+        (from & left.m ? right : left).read(entries, from, first + row);
+        pack<P>(place(panel, row, c), entries);
     }
 }
 

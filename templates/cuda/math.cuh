@@ -1,40 +1,24 @@
-/* Functions of numbers in: floats in, floats out, with the meaning NumPy gives them. NaN goes
+/* Functions of numbers in: reals in, reals out, with the meaning NumPy gives them. NaN goes
    through, infinities and subnormals are meant. Within a few units in the last place. */
 
-#ifdef LACC_DOUBLE
-#define expf exp
-#define logf log
-#define fabsf fabs
-#define sqrtf sqrt
-#define log1pf log1p
-#define tanhf tanh
-#define expm1f expm1
-#define erff erf
-#define sinf sin
-#define cosf cos
-#define powf pow
-#define fmodf fmod
-#define copysignf copysign
-#endif
-
 INLINE real f_exp(real x) {
-    return expf(x);
+    return exp(x);
 }
 
 INLINE real f_log(real x) {
-    return logf(x);
+    return log(x);
 }
 
 INLINE real f_abs(real x) {
-    return fabsf(x);
+    return fabs(x);
 }
 
 INLINE real f_sqrt(real x) {
-    return sqrtf(x);
+    return sqrt(x);
 }
 
 INLINE real f_rsqrt(real x) {
-    return 1 / sqrtf(x);
+    return 1 / sqrt(x);
 }
 
 INLINE real f_sign(real x) {
@@ -54,16 +38,16 @@ INLINE real f_min(real a, real b) {
 }
 
 INLINE real f_sigmoid(real x) {
-    const real e = expf(-fabsf(x));
+    const real e = exp(-fabs(x));
     return (x >= 0 ? R(1) : e) / (1 + e);
 }
 
 INLINE real f_logsigmoid(real x) {
-    return f_min(x, 0) - log1pf(expf(-fabsf(x)));
+    return f_min(x, 0) - log1p(exp(-fabs(x)));
 }
 
 INLINE real f_softplus(real x) {
-    return f_max(x, 0) + log1pf(expf(-fabsf(x)));
+    return f_max(x, 0) + log1p(exp(-fabs(x)));
 }
 
 INLINE real f_silu(real x) {
@@ -71,45 +55,45 @@ INLINE real f_silu(real x) {
 }
 
 INLINE real f_tanh(real x) {
-    return tanhf(x);
+    return tanh(x);
 }
 
 INLINE real f_elu(real x) {
-    return x > 0 ? x : expm1f(x);
+    return x > 0 ? x : expm1(x);
 }
 
 INLINE real f_elu1(real x) {
-    return f_max(x, 0) + expf(f_min(x, 0));
+    return f_max(x, 0) + exp(f_min(x, 0));
 }
 
 INLINE real f_logaddexp(real a, real b) {
-    const real apart = a == b ? R(0) : fabsf(a - b);
-    return f_max(a, b) + log1pf(expf(-apart));
+    const real apart = a == b ? R(0) : fabs(a - b);
+    return f_max(a, b) + log1p(exp(-apart));
 }
 
 INLINE real f_erf(real x) {
-    return erff(x);
+    return erf(x);
 }
 
 INLINE real f_gelu(real x) {
-    return x * (R(0.5) + R(0.5) * erff(x * R(0.70710678118654752)));
+    return x * (R(0.5) + R(0.5) * erf(x * R(0.70710678118654752)));
 }
 
 INLINE real f_sin(real x) {
-    return sinf(x);
+    return sin(x);
 }
 
 INLINE real f_cos(real x) {
-    return cosf(x);
+    return cos(x);
 }
 
 INLINE real f_pow(real x, real p) {
-    return powf(x, p);
+    return pow(x, p);
 }
 
 /* a modulo b, with the sign of b. */
 INLINE real f_mod(real a, real b) {
-    const real rest = fmodf(a, b);
-    if (rest == 0) return copysignf(0, b);
+    const real rest = fmod(a, b);
+    if (rest == 0) return copysign(R(0), b);
     return (b < 0) != (rest < 0) ? rest + b : rest;
 }

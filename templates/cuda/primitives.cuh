@@ -1,7 +1,7 @@
 /* What the machine does in, small functions out: threads that wait for one another, what the lanes of
    a warp exchange, products of small matrices, copies that arrive later. All else of a file is plain
    C++ over these. Macros choose what is built: THREADS of a block (whole warps), PRECISION of the
-   operands of products. */
+   operands of products, LACC_DOUBLE for double instead of float. */
 
 #ifdef __CUDACC_RTC__
 typedef signed char int8_t;
@@ -29,10 +29,18 @@ typedef unsigned long long uint64_t;
 #define PRECISION 2
 #endif
 
-/* Operands of products: 16 bits; float as the sum of two tf32 (three products); tf32; float. */
+/* Operands of products: 16 bits; float as the sum of two tf32 (three products); tf32; as they are. */
 enum { BF16, FP16, TF32X3, TF32, PLAIN };
 enum { LANES = 32, WARPS = THREADS / LANES };
 static_assert(THREADS % LANES == 0 && THREADS <= 1024, "THREADS is not a number of whole warps");
+
+#ifdef LACC_DOUBLE
+typedef double real;
+static_assert(PRECISION == PLAIN, "operands of products in double are what they are");
+#else
+typedef float real;
+#endif
+#define R(x) ((real)(x))
 
 #define DEVICE [[maybe_unused]] static __device__ __noinline__
 #define INLINE [[maybe_unused]] static __device__ __forceinline__
@@ -58,13 +66,9 @@ INLINE uint32_t bits_of(float x) {
 }
 
 /* x of the lane whose number differs from this one's in the bits of mask. */
-INLINE float across(float x, int mask) {
+template <class T>
+INLINE T across(T x, int mask) {
     return __shfl_xor_sync(0xffffffffu, x, mask);
-}
-
-/* x of another lane. */
-INLINE float from_lane(float x, int lane) {
-    return __shfl_sync(0xffffffffu, x, lane);
 }
 
 INLINE float from_fp16(uint16_t bits) {

@@ -8,16 +8,13 @@ enum { WHOLE, LOWER_OUT, LOWER_A, UPPER_A };
 
 enum { UNIT = 16, TALL = UNIT * (WARPS < 4 ? WARPS : 4), WIDE = 128, CHUNKS = 8 };
 
-/* Two entries of an operand of 16 bits, or a real. */
-#ifdef LACC_DOUBLE
-typedef uint64_t word;
-#else
-typedef uint32_t word;
-#endif
-
-/* Eight entries of an operand of 16 bits, or four reals. */
+/* Eight entries of an operand of 16 bits, or four of 32, or two of 64. */
 struct alignas(16) chunk {
-    ::word word[4];
+    uint32_t word[4];
+};
+
+struct alignas(16) reals {
+    real x[sizeof(chunk) / sizeof(real)];
 };
 
 enum { OPERANDS = (TALL + WIDE) * CHUNKS * sizeof(chunk) };
@@ -25,7 +22,7 @@ enum { OPERANDS = (TALL + WIDE) * CHUNKS * sizeof(chunk) };
 /* Entries of a chunk, and along k of a slab. */
 template <int P>
 struct operand {
-    enum { CHUNK = P < TF32X3 ? 8 : 4, SLAB = CHUNKS * CHUNK };
+    enum { CHUNK = P < TF32X3 ? 8 : P < PLAIN ? 4 : sizeof(reals) / sizeof(real), SLAB = CHUNKS * CHUNK };
 };
 
 /* A run of k. */
@@ -49,17 +46,33 @@ INLINE chunk *place(chunk *panel, int row, int c) {
     return panel + row * CHUNKS + (c ^ row % CHUNKS);
 }
 
-/* One word of a chunk: two entries of 16 bits, or x[0]. */
+/* A word of a chunk: two entries of 16 bits, or x[0]. */
 template <int P>
-INLINE word rounded(const real *x) {
+INLINE uint32_t rounded(const real *x) {
     if constexpr (P == BF16)
-        return pair_bf16((float)x[0], (float)x[1]);
+        return pair_bf16(x[0], x[1]);
     else if constexpr (P == FP16)
-        return pair_fp16((float)x[0], (float)x[1]);
+        return pair_fp16(x[0], x[1]);
     else if constexpr (P == TF32)
-        return tf32_of((float)x[0]);
+        return tf32_of(x[0]);
     else
         return bits_of(x[0]);
+}
+
+/* A chunk of entries. */
+template <int P>
+INLINE void pack(chunk *out, const real (&x)[operand<P>::CHUNK]) {
+    if constexpr (P == PLAIN) {
+        reals packed;
+#pragma unroll
+        for (int e = 0; e < operand<P>::CHUNK; e++) packed.x[e] = x[e];
+        *(reals *)out = packed;
+    } else {
+        chunk packed;
+#pragma unroll
+        for (int w = 0; w < 4; w++) packed.word[w] = rounded<P>(x + w * (operand<P>::CHUNK / 4));
+        *out = packed;
+    }
 }
 
 /* Entries (row, k) of a matrix in memory. */
@@ -81,10 +94,10 @@ struct strided {
         const real *in = x + row * row_step + k * k_step;
         if (k_step == 1 && count >= N && (uint64_t)in % sizeof(chunk) == 0) {
 #pragma unroll
-            for (int e = 0; e < N; e += 4) {
-                const chunk four = *(const chunk *)(in + e);
+            for (int e = 0; e < N; e += sizeof(reals) / sizeof(real)) {
+                const reals some = *(const reals *)(in + e);
 #pragma unroll
-                for (int w = 0; w < 4; w++) out[e + w] = float_of(four.word[w]);
+                for (int i = 0; i < (int)(sizeof(reals) / sizeof(real)); i++) out[e + i] = some.x[i];
             }
         } else {
 #pragma unroll
@@ -125,31 +138,19 @@ INLINE void stage(chunk *panel, int rows, const Matrix &x, int first, int M, int
         if (row >= rows) continue;
         real entries[N];
         x.read(entries, first + row, from, first + row < M ? K - from : 0);
-        chunk packed;
-#pragma unroll
-        for (int w = 0; w < 4; w++) packed.word[w] = rounded<P>(entries + w * (N / 4));
-        *place(panel, row, c) = packed;
+        pack<P>(place(panel, row, c), entries);
     }
 }
 
-template <int P, class Sum, class Word>
-INLINE void multiply(Sum (&c)[4], const Word (&a)[4], Word b0, Word b1) {
+template <int P>
+INLINE void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (P == BF16)
         multiply_bf16(c, a, b0, b1);
     else if constexpr (P == FP16)
         multiply_fp16(c, a, b0, b1);
     else if constexpr (P == TF32)
         multiply_tf32(c, a, b0, b1);
-    else if constexpr (P == PLAIN) { /* the same sums, each operand from the lane that has it */
-        const int lane = threadIdx.x % LANES;
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            const int row = lane / 4 * 4 + k % 4, column = lane % 4 * 8 + k % 4;
-            const real above = from_lane(float_of(a[k / 4 * 2]), row), below = from_lane(float_of(a[k / 4 * 2 + 1]), row);
-            const real b = float_of(k < 4 ? b0 : b1), left = from_lane(b, column), right = from_lane(b, column + 4);
-            c[0] += above * left, c[1] += above * right, c[2] += below * left, c[3] += below * right;
-        }
-    } else { /* each operand as the sum of two: all but the product of what is left */
+    else { /* each operand as the sum of two: all but the product of what is left */
         uint32_t high[4], low[4];
         const uint32_t high0 = tf32_of(float_of(b0)), low0 = tf32_of(float_of(b0) - float_of(high0));
         const uint32_t high1 = tf32_of(float_of(b1)), low1 = tf32_of(float_of(b1) - float_of(high1));
@@ -179,6 +180,12 @@ INLINE void each_block(int M, int N, const Body &body) {
     }
 }
 
+/* An entry of a panel that is not rounded. */
+INLINE real plain(chunk *panel, int row, int k) {
+    enum { N = operand<PLAIN>::CHUNK };
+    return ((const reals *)place(panel, row, k / N))->x[k % N];
+}
+
 /* What a warp sums of a block, spread over its lanes as the instruction has it. */
 template <int P>
 struct sums {
@@ -200,18 +207,31 @@ struct sums {
     __device__ __forceinline__ void add(range span, const Wanted &wanted) {
         enum { STEP = 2 * operand<P>::CHUNK };
         const int lane = threadIdx.x % LANES, end = least((span.to + STEP - 1) / STEP * 2, CHUNKS);
-        for (int c = most(span.from, 0) / STEP * 2; c < end; c += 2) {
-            word a[4];
-            load_matrices(a, place(row_panel(), row + lane % 16, c + lane / 16));
+        if constexpr (P == PLAIN) {
+            for (int k = most(span.from, 0); k < end * operand<P>::CHUNK; k++) {
+                const real left = plain(row_panel(), row + lane / 4, k), below = plain(row_panel(), row + lane / 4 + 8, k);
 #pragma unroll
-            for (int p = 0; p < WIDE / UNIT; p++)
-                if (p < pairs && wanted(column + p * UNIT)) {
-                    word b[4];
-                    load_matrices(b, place(column_panel(), column + p * UNIT + lane / 16 * 8 + lane % 8, c + lane / 8 % 2));
-                    multiply<P>(sum[2 * p], a, b[0], b[1]);
-                    multiply<P>(sum[2 * p + 1], a, b[2], b[3]);
-                }
-        }
+                for (int i = 0; i < WIDE / 8; i++)
+                    if (i < 2 * pairs && wanted(column + i / 2 * UNIT)) {
+                        const int at = column + i * 8 + lane % 4 * 2;
+                        const real one = plain(column_panel(), at, k), next = plain(column_panel(), at + 1, k);
+                        sum[i][0] += left * one, sum[i][1] += left * next;
+                        sum[i][2] += below * one, sum[i][3] += below * next;
+                    }
+            }
+        } else
+            for (int c = most(span.from, 0) / STEP * 2; c < end; c += 2) {
+                uint32_t a[4];
+                load_matrices(a, place(row_panel(), row + lane % 16, c + lane / 16));
+#pragma unroll
+                for (int p = 0; p < WIDE / UNIT; p++)
+                    if (p < pairs && wanted(column + p * UNIT)) {
+                        uint32_t b[4];
+                        load_matrices(b, place(column_panel(), column + p * UNIT + lane / 16 * 8 + lane % 8, c + lane / 8 % 2));
+                        multiply<P>(sum[2 * p], a, b[0], b[1]);
+                        multiply<P>(sum[2 * p + 1], a, b[2], b[3]);
+                    }
+            }
     }
 
     /* body(row, column, sum) for all entries of this lane. */

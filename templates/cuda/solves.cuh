@@ -41,17 +41,15 @@ DEVICE void inverse(real *out, const real *a, int C, real *w) {
     }
     for (int i = threadIdx.x; i < C * C; i += THREADS)
         if (i % C / UNIT > i / C / UNIT) out[i] = 0;
-    for (int m = UNIT; m < C; m *= 2) {
-        const auto lies = [=](int i, int j) { return i & m && j / m == i / m - 1; };
-        barrier();
-        product<SOLVING>(C, C, strided{a, C, 1}, strided{out, 1, C}, C, paired{m, true}, [=](int i, int j, real sum) {
-            if (lies(i, j)) w[i * C + j] = sum;
-        });
-        barrier();
-        product<SOLVING>(C, C, strided{out, C, 1}, strided{w, 1, C}, C, paired{m, false}, [=](int i, int j, real sum) {
-            if (lies(i, j)) out[i * C + j] = -sum;
-        });
-    }
+    for (int m = UNIT; m < C; m *= 2)
+        for (int step = 0; step < 2; step++) { /* w = B X, then -Y w */
+            const strided left = {step ? out : a, C, 1}, right = {step ? w : out, 1, C};
+            real *const to = step ? out : w;
+            barrier();
+            product<SOLVING>(C, C, left, right, C, paired{m, step == 0}, [=](int i, int j, real sum) {
+                if (i & m && j / m == i / m - 1) to[i * C + j] = step ? -sum : sum;
+            });
+        }
 }
 
 ROOM int64_t solve_room(int64_t C, int64_t D) {
@@ -107,7 +105,7 @@ DEVICE void dense_solve(real *x, const real *a, const real *b, int n, int m, rea
         barrier();
         int pivot = i;
         for (int k = i + 1; k < n; k++)
-            if (fabsf(w[k * n + i]) > fabsf(w[pivot * n + i])) pivot = k;
+            if (fabs(w[k * n + i]) > fabs(w[pivot * n + i])) pivot = k;
         const real scale = 1 / w[pivot * n + i];
         barrier();
         for (int k = threadIdx.x; k < n + m && pivot != i; k += THREADS) {
