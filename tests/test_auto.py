@@ -13,6 +13,7 @@ import lacc
 from lacc import driver
 from lacc.diagnostics import LaccError
 from lacc.runtime.compiled import missing
+from lacc.runtime.picking import Picked
 
 torch = pytest.importorskip("torch")
 
@@ -65,6 +66,16 @@ def test_without_a_compiler_arrays_run_on_numpy_and_tensors_are_refused(no_compi
     assert (o == wanted).all()
     with pytest.raises(LaccError, match="no C compiler: looked for cc"):
         gla(*given)
+
+
+def test_without_triton_tensors_of_a_gpu_take_cuda() -> None:
+    lacking = {"triton": "it needs triton", "cuda": ""}
+    picked = Picked(lambda target: kernel(), lambda target: lacking.get(target, ""), "auto", None)
+    assert picked.chosen["CUDA tensors"] == "cuda: triton: it needs triton"
+    lacking["cuda"] = "it needs a GPU"
+    assert picked.chosen["CUDA tensors"] == "refused: triton: it needs triton"
+    lacking["triton"] = ""
+    assert picked.chosen["CUDA tensors"] == "triton: it is ready here"
 
 
 @compiled_c

@@ -1,8 +1,8 @@
 """Kernels of several targets in, functions out that take for each call the one that its arguments
 ask for: where they lie decides, and what this machine has; both are said.
 
-CUDA tensors run on `triton`; CPU tensors on `c`; NumPy arrays on `c`, without a compiler on
-`numpy`. Tensors never fall back: what their target lacks is an error.
+CUDA tensors run on `triton`, without Triton on `cuda`; CPU tensors on `c`; NumPy arrays on `c`,
+without a compiler on `numpy`. Tensors stay on their device: what its targets lack is an error.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ import numpy as np
 from lacc.diagnostics import LaccError, error
 from lacc.runtime.kernel import Kernel
 
-KINDS = {"NumPy arrays": "c", "CPU tensors": "c", "CUDA tensors": "triton"}
-"""What arguments can be, and the target that runs them."""
+KINDS = {
+    "NumPy arrays": ("c", "numpy"),
+    "CPU tensors": ("c",),
+    "CUDA tensors": ("triton", "cuda"),
+}
+"""What arguments can be, and the targets that run them: the first that can run here does."""
 
 TENSORS = {"cpu": "CPU tensors", "cuda": "CUDA tensors"}
 
@@ -35,6 +39,7 @@ class Picked(Kernel):
         one, "" where nothing."""
         self._build, self._missing = build, missing
         self._kernels: dict[str, Kernel] = {}
+        self._known: dict[str, Kernel] = {}
         first = self._kernel(self._target("NumPy arrays")[0])
         super().__init__(
             first.spec,
@@ -57,11 +62,12 @@ class Picked(Kernel):
 
     def _target(self, kind: str) -> tuple[str, str]:
         """The target for a kind of arguments, and why; "refused" where it cannot run here."""
-        target = KINDS[kind]
-        lacking = self._missing(target)
+        first, *others = KINDS[kind]
+        lacking = self._missing(first)
         if not lacking:
-            return target, "it is ready here"
-        return "numpy" if kind == "NumPy arrays" else "refused", f"{target}: {lacking}"
+            return first, "it is ready here"
+        ready = (target for target in others if not self._missing(target))
+        return next(ready, "refused"), f"{first}: {lacking}"
 
     def _kernel(self, target: str) -> Kernel:
         if target not in self._kernels:
@@ -70,13 +76,14 @@ class Picked(Kernel):
 
     def _for(self, kind: str) -> Kernel:
         """The kernel of a kind of arguments. Raises LaccError (LA0702) where none can run here."""
-        if (found := self._kernels.get(KINDS[kind])) is not None:
+        if (found := self._known.get(kind)) is not None:
             return found
         target, _ = self._target(kind)
         if target == "refused":
-            lacking = self._missing(KINDS[kind])
-            raise LaccError([error("LA0702", None, name=KINDS[kind], reason=lacking)])
-        return self._kernel(target)
+            first = KINDS[kind][0]
+            raise LaccError([error("LA0702", None, name=first, reason=self._missing(first))])
+        self._known[kind] = self._kernel(target)
+        return self._known[kind]
 
     def _call(self, function: str) -> Callable[..., Any]:
         """One of the three functions of a kernel, of that which the arguments ask for."""

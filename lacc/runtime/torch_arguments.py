@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from lacc.runtime.contract import Axis, Signature, Value, axes_of, axes_text, size_of
 from lacc.runtime.torch_run import Support, Tensors, on_device
@@ -30,7 +31,7 @@ def tensor_of(name: str, x: Any) -> Any:
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"{name}: expected a tensor of torch or with DLPack, got {type(x)}")
     try:
-        return torch.from_dlpack(x)
+        return from_dlpack(x)
     except (BufferError, RuntimeError, TypeError) as problem:
         raise TypeError(f"{name}: DLPack gives no tensor: {problem}") from None
 
