@@ -41,7 +41,7 @@ def python_text(derived: Derived, signature: Signature, made: CudaFiles) -> str:
             whole=host_functions(derived),
             host=host_text(derived),
             building=[paste.body(module) for module in BUILDING],
-            kernels=pformat(dict(made.kernels), width=96, sort_dicts=False),
+            kernels=pformat(dict(made.kernels), width=96, compact=True, sort_dicts=False),
             functions=made.functions,
             api=api,
         )

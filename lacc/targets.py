@@ -150,6 +150,34 @@ def _c(spec: Spec, wanted: Wanted) -> Kernel:
     )
 
 
+def _cuda(spec: Spec, wanted: Wanted) -> Kernel:
+    """A CUDA file, its header and their Python host, built and loaded when it is first called."""
+    from lacc.backends.cuda_host import cuda_texts
+    from lacc.backends.to_cuda import obstacle, to_cuda
+    from lacc.runtime.cuda_calls import functions
+    from lacc.runtime.kernel import Kernel
+    from lacc.tile.derive import derive
+
+    derived = derive(spec)
+    missing, seen = offered(spec, "cuda", derived, wanted.chunk)
+    if reason := obstacle(derived):
+        raise LaccError([refused(spec, "cuda", reason, hint="the target triton compiles it")])
+    made = to_cuda(derived, seen, wanted.chunk)
+    files = cuda_texts(derived, seen, made)
+    return Kernel(
+        spec,
+        "cuda",
+        seen,
+        functions(made.name, files),
+        missing=missing,
+        verify=_verifier(spec, "cuda"),
+        source=made.source,
+        files=files,
+        mode=wanted.mode,
+        chunk=wanted.chunk,
+    )
+
+
 def reference_of(spec: Spec, _: object = None) -> Kernel:
     """The token-by-token interpreter of ``spec`` as a kernel."""
     from lacc.ir.graph import waits_for_the_end
@@ -228,6 +256,15 @@ TARGETS = {
             _late("torch_calls", "missing"),
             _late("torch_calls", "prepare"),
             (16, 135),
+        ),
+        Target(
+            "cuda",
+            "CUDA C++ with its host of torch: forward, vjp, step",
+            _cuda,
+            _late("cuda_calls", "missing"),
+            _late("cuda_calls", "prepare"),
+            (16, 135),
+            folder=True,
         ),
     )
 }

@@ -7,7 +7,9 @@ stands in for the machine.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,18 @@ ORDERS = ("ascending", "descending", "shuffled")
 def header() -> str:
     """The text of the header."""
     return (files("lacc.emulation") / HEADER).read_text("utf-8")
+
+
+def whole(wanted: Wanted) -> Wanted:
+    """What has all kernels of the file, since g++ compiles them in little more time than one: where
+    arrays have one type."""
+    types = {macro.partition("=")[2] for macro in wanted.macros if macro.startswith("T_")}
+    if len(types) > 1:
+        return wanted
+    names = re.findall(r"^#ifndef (T_\w+)$", wanted.files[f"{wanted.name}.cu"], re.M)
+    macros = [macro for macro in wanted.macros if not macro.startswith(("T_", "LACC_ONLY"))]
+    macros += [f"{name}={kind}" for name in names for kind in types]
+    return replace(wanted, symbol=wanted.name, macros=tuple(macros))
 
 
 def fault_of(library: Any, code: int) -> str:
@@ -64,6 +78,7 @@ class Emulated:
 
     def library(self, wanted: Wanted) -> Path:
         """The library of a kernel. Raises BuildError where it cannot be made."""
+        wanted = whole(wanted)
         texts = {**wanted.files, HEADER: header()}
         flags = [*FLAGS, *self.more, "-include", HEADER, *wanted.defines]
         key = wanted.key(header(), *flags, version_text([COMPILER], *SAID))

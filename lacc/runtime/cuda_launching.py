@@ -124,7 +124,7 @@ class Launcher:
         found = {f"D_{name}": size for name, size in run.dims.items()}
         found |= {"CHUNK_L": run.C, "THREADS": THREADS, "SHARED_LIMIT": limit}
         found |= {"PRECISION": PRECISIONS[run.PRECISION]}
-        found |= {"BLOCK": block} if block else {}
+        found |= {"BLOCK": block or NARROWEST}
         given = zip(self.kernels[kernel][0], types, strict=True)
         found |= {f"T_{name}": ELEMENTS[x] for name, x in given if x in ELEMENTS}
         only = ["LACC_ONLY", f"LACC_ONLY_{kernel}"]
