@@ -76,11 +76,11 @@ class Picked(Kernel):
 
     def _for(self, kind: str) -> Kernel:
         """The kernel of a kind of arguments. Raises LaccError (LA0702) where none can run here."""
-        if (found := self._known.get(kind)) is not None:
+        first = KINDS[kind][0]
+        if (found := self._kernels.get(first) or self._known.get(kind)) is not None:
             return found
         target, _ = self._target(kind)
         if target == "refused":
-            first = KINDS[kind][0]
             raise LaccError([error("LA0702", None, name=first, reason=self._missing(first))])
         self._known[kind] = self._kernel(target)
         return self._known[kind]
