@@ -4,7 +4,9 @@ one kernel on the whole sequence, and rank 0 prints the worst error and the byte
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ import torch.distributed as dist
 
 import lacc
 from lacc.distributed import context_parallel
+from lacc.distributed.context import Shared
+from lacc.distributed.ran import Ran
 from lacc.verify.inputs import Sizes, as_dtype, draw
 
 T = 23
@@ -37,8 +41,9 @@ def pulled(outputs: tuple[torch.Tensor, ...], state: tuple[torch.Tensor, ...], p
     return total
 
 
-def compare(path: Path, rank: int, ranks: int) -> tuple[float, int]:
-    """The worst error of a spec, relative to the largest number of its quantity; bytes sent."""
+def compare(path: Path, rank: int, ranks: int, exchange: str) -> tuple[float, int, int]:
+    """The worst error of a spec, relative to the largest number of its quantity; bytes sent, and
+    bytes that the formula has."""
     dims = {"K": 8, "V": 6} if {"K", "V"} <= lacc.load(path).dims.keys() else {}
     kernel = lacc.compile(path, target="c", **dims)
     arguments = kernel.signature.arguments
@@ -48,6 +53,8 @@ def compare(path: Path, rank: int, ranks: int) -> tuple[float, int]:
     ends = [0, *(T * i // ranks + 1 for i in range(1, ranks)), T]
     part = slice(ends[rank], ends[rank + 1])
 
+    valid = torch.rand(2, T, generator=torch.Generator().manual_seed(5)) > 0.2
+
     def watched(tokens: slice) -> tuple[dict[str, torch.Tensor], tuple[torch.Tensor, ...]]:
         of = {n: y[:, tokens] if roles[n] == "input" else y for n, y in x.items()}
         return {n: y.clone().requires_grad_(roles[n] != "buffer") for n, y in of.items()}, type(
@@ -55,14 +62,14 @@ def compare(path: Path, rank: int, ranks: int) -> tuple[float, int]:
         )(*(y.clone().requires_grad_(y.is_floating_point()) for y in start))
 
     def run(function, given, begun, tokens: slice, last: bool):
-        outputs, state = function(**given, initial_state=begun)
+        outputs, state = function(**given, initial_state=begun, valid=valid[:, tokens])
         outputs = (outputs,) if torch.is_tensor(outputs) else tuple(outputs)
         pulled(outputs, state, tokens, last).backward()
         return outputs, state
 
     given, begun = watched(slice(0, T))
     outputs, state = run(kernel, given, begun, slice(0, T), True)
-    shared = context_parallel(kernel)
+    shared = context_parallel(kernel, exchange=exchange)
     mine, first = watched(part)
     got, end = run(shared, mine, None if rank else first, part, rank == ranks - 1)
 
@@ -88,17 +95,53 @@ def compare(path: Path, rank: int, ranks: int) -> tuple[float, int]:
             worst.append(off(y.grad, whole[:, part], whole))
     found = torch.tensor([max(worst)], dtype=torch.float64)
     dist.all_reduce(found, dist.ReduceOp.MAX)
-    return float(found), shared.sent
+    sizes = {"B": 2, "H": 4, "G": 2 if any(a.level == "group" for a in arguments) else 1}
+    way = shared.why.partition(":")[0]
+    said = shared.bytes_sent(way, itemsize=8, **sizes, **dims)
+    return (
+        float(found),
+        shared.sent,
+        said[0] * (way == "summaries" or rank < ranks - 1)
+        + said[1] * (way == "summaries" or rank > 0),
+    )
 
 
 def disagree(rank: int) -> None:
-    """Ranks that do not fit together: the first time all say so, the second one does and ends."""
+    """Ranks that do not fit together, and ranks one of which fails: each says what it was told."""
     kernels = [lacc.compile(text, target="c") for text in (SUM, SUM.replace("0.5", "0.25"))]
+    told("specs", rank, lambda: context_parallel(kernels[rank]))
+    for exchange in ("ring", "summaries"):
+        fail(context_parallel(kernels[0], blocks=2, exchange=exchange), exchange, rank)
+
+
+def fail(shared: Shared, exchange: str, rank: int) -> None:
+    """Calls that fail on one rank or do not fit, and one that is well behind them."""
+    x = torch.zeros(2, 3, 4)
+    told(f"{exchange} sizes", rank, lambda: shared(torch.zeros(2 + rank, 3, 4)))
+    told(f"{exchange} argument", rank, lambda: shared(x, y=x) if rank else shared(x))
+    o, _ = shared(x.clone().requires_grad_())
+    pull = Ran.pull
+    if rank == 1:  # what a kernel of one rank finds out as it runs
+        Ran.pull = broken  # type: ignore[method-assign]
+    told(f"{exchange} backward", rank, lambda: o.sum().backward())
+    Ran.pull = pull  # type: ignore[method-assign]
+    o, state = shared(x + 1)
+    whole, end = shared.kernel(torch.ones(2, 6, 4))
+    assert torch.allclose(o, whole[:, 3 * rank : 3 * rank + 3])
+    assert not rank or torch.allclose(state.s, end.s)
+
+
+def told(what: str, rank: int, call: Callable[[], object]) -> None:
+    """Prints what a call raises."""
     try:
-        context_parallel(kernels[rank])
-    except ValueError as problem:
-        print(f"rank {rank}: {problem}", flush=True)
-    context_parallel(kernels[0], blocks=2)(torch.zeros(2 + rank, 3, 4))
+        call()
+    except (ValueError, TypeError, RuntimeError) as problem:
+        line = f"{what}, rank {rank}: {type(problem).__name__}: {problem}\n"
+        os.write(1, line.encode())  # at once, beside what other ranks say
+
+
+def broken(*_: object, **__: object) -> None:
+    raise RuntimeError("out of memory")
 
 
 SUM = """variant total
@@ -114,11 +157,12 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    for path in map(Path, sys.argv[1:]):
-        worst, sent = compare(path, rank, ranks)
+    exchange, *paths = sys.argv[1:] or ["auto"]
+    for path in map(Path, paths):
+        worst, sent, said = compare(path, rank, ranks, exchange)
         if rank == 0:
-            print(f"{path.stem} {worst:.2e} {sent}", flush=True)
-    if len(sys.argv) == 1:
+            print(f"{path.stem} {worst:.2e} {sent} {said}", flush=True)
+    if not paths:
         disagree(rank)
     dist.barrier()
     dist.destroy_process_group()

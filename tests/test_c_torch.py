@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from c_leaky import leaky
 
-from lacc.runtime import caching
+from lacc.runtime import caching, native_operators
 from lacc.runtime.compiled import missing
 
 torch = pytest.importorskip("torch")
@@ -224,3 +224,9 @@ def test_arrays_beside_tensors(module: Any) -> None:
     o, _ = module.leaky(x, w.numpy())
     assert torch.equal(o, module.leaky(x, w)[0])
     assert isinstance(module.leaky(x.numpy(), w.numpy())[0], np.ndarray)
+
+
+def test_a_sum_to_no_axes_is_a_tensor() -> None:
+    """As the gradient of a scalar that all heads share is."""
+    found = native_operators.tensor_of(np.float64(2.5))
+    assert torch.is_tensor(found) and found.shape == () and found.item() == 2.5

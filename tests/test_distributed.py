@@ -9,13 +9,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import ROOT
 
 import lacc
+from lacc.analysis.summaries import Summary, summarized
 from lacc.distributed import context_parallel
-from lacc.distributed.context import _cut, apart
+from lacc.distributed.ring import _cut, apart
+from lacc.distributed.summaries import starts
+from lacc.verify.inputs import Sizes, draw
 
 WORKER = ROOT / "tests" / "distributed_worker.py"
 TRAINING = ROOT / "examples" / "apps" / "train_lm.py"
@@ -37,14 +42,21 @@ def launched(ranks: int, *arguments: object, script: Path = WORKER) -> tuple[int
     return done.returncode, done.stdout, done.stderr
 
 
-def checked(ranks: int, *names: str) -> dict[str, int]:
-    """Bytes that rank 0 sent, for examples whose numbers are those of one rank."""
+GROWING = ("fox",)
+"""Examples whose states hold all tokens so far, of which no formula says how many there are."""
+
+
+def checked(ranks: int, exchange: str, *names: str) -> dict[str, int]:
+    """Bytes that rank 0 sent, for examples whose numbers are those of one rank, and whose bytes
+    those of the formula."""
     found = {}
-    code, said, problems = launched(ranks, *(ROOT / "examples" / f"{n}.la" for n in names))
+    paths = (ROOT / "examples" / f"{n}.la" for n in names)
+    code, said, problems = launched(ranks, exchange, *paths)
     assert code == 0, problems[-3000:]
     for line in said.splitlines():
-        name, error, sent = line.split()
+        name, error, sent, formula = line.split()
         assert float(error) <= 1e-9, line
+        assert sent == formula or name in GROWING, line
         found[name] = int(sent)
     assert set(found) == set(names)
     return found
@@ -52,7 +64,7 @@ def checked(ranks: int, *names: str) -> dict[str, int]:
 
 def test_two_ranks_give_the_numbers_of_one() -> None:
     """A decay, one shared by groups, a running maximum, attention over all before."""
-    sent = checked(2, "gla", "retnet", "mlstm", "fox")
+    sent = checked(2, "ring", "gla", "retnet", "mlstm", "fox")
     assert sent["gla"] == sent["retnet"] == 2 * 4 * 8 * 6 * 8  # one state of float64, once
 
 
@@ -60,7 +72,7 @@ def test_two_ranks_give_the_numbers_of_one() -> None:
 def test_every_class_on_three_ranks() -> None:
     names = ["gla", "mamba2", "rwkv7", "gated_deltanet", "deltaproduct", "gsa", "mamba1", "lru"]
     names += ["ttt_linear", "slstm", "based", "sliding_window", "token_shift", "mlstm", "rwkv4"]
-    checked(3, *names)
+    checked(3, "ring", *names)
 
 
 def test_heads_with_a_drawn_buffer_stay_together() -> None:
@@ -68,12 +80,100 @@ def test_heads_with_a_drawn_buffer_stay_together() -> None:
         assert apart(lacc.load(ROOT / "examples" / f"{name}.la")) is alone
 
 
+@pytest.mark.full
+def test_summaries_on_two_ranks() -> None:
+    """Of B = 2, H = 4, K = 8, V = 6 in float64: forward H and M, backward the cotangent of H."""
+    sent = checked(2, "summaries", "linear", "retnet", "gla", "deltanet")
+    state, times = 48, 2 * 4 * 8
+    assert sent["linear"] == (state + state) * times
+    assert sent["retnet"] == (state + 1 + state) * times
+    assert sent["gla"] == (state + 8 + state) * times
+    assert sent["deltanet"] == (state + 8 * 8 + state) * times
+
+
+THREE = (
+    "gla_outer gsa mamba1 gateloop hgrn lightnet rglru token_shift",
+    "momentum_delta precond_gdn kda dplr gated_oja short_convolution gated_deltanet rwkv7",
+    "mlstm_by_hand abc_attention windowed_linear_attention mamba2 rfa retnet_rotated",
+)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("names", THREE)
+def test_summaries_of_every_class_on_three_ranks(names: str) -> None:
+    sent = checked(3, "summaries", *names.split())
+    assert sent.get("gla_outer", 0) in (0, 2 * (48 + 8 + 6 + 48) * 2 * 4 * 8)
+
+
 def test_ranks_that_do_not_fit_together_say_so() -> None:
+    """And what fails on one fails on all."""
     code, said, problems = launched(2)
-    assert code != 0
-    assert said.count("runs another call: total, not total") == 2
-    sends = "rank 0 sends block 1 of 2, 1 sequences of 4 heads"
-    assert f"ValueError: {sends}; rank 1 has block 1 of 2, 2 sequences of 4 heads" in problems
+    assert code == 0, problems[-3000:]
+    heard = dict(line.split(": ", 1) for line in said.splitlines())
+    for rank in (0, 1):
+        assert heard[f"specs, rank {rank}"].endswith("runs another call: total, not total")
+        for way in ("ring", "summaries"):
+            sizes = "rank 0 has 2 sequences, 4 heads, x float32; rank 1 has 3 sequences, 4 heads"
+            assert sizes in heard[f"{way} sizes, rank {rank}"]
+    for way in ("ring", "summaries"):
+        why = "TypeError: total takes x: no argument is called 'y'"
+        assert heard[f"{way} argument, rank 1"] == why
+        assert heard[f"{way} argument, rank 0"] == f"RuntimeError: context_parallel: rank 1: {why}"
+        assert heard[f"{way} backward, rank 1"] == "RuntimeError: out of memory"
+        what = "RuntimeError: context_parallel: rank 1: RuntimeError: out of memory"
+        assert heard[f"{way} backward, rank 0"] == what
+
+
+SUMMARIZED = ["gla_outer", "gated_deltanet", "gated_oja", "gateloop", "lightnet", "longhorn"]
+
+
+@pytest.mark.parametrize("name", SUMMARIZED)
+def test_a_state_through_summaries_is_that_of_the_whole(name: str) -> None:
+    """Three parts of a sequence: what the summary of each makes of the state before it."""
+    torch = pytest.importorskip("torch")
+    spec = lacc.load(ROOT / "examples" / f"{name}.la")
+    if "K" in spec.dims:
+        spec = lacc.load(spec, {"K": 5, "V": 4})
+    summary = summarized(spec)
+    assert isinstance(summary, Summary)
+    dims = {dim: d.default for dim, d in spec.dims.items()}
+    arrays = draw(spec, Sizes(2, 18, 2, 2, 34, dims), seed=1, regime="interior", dtype=np.float64)
+    whole = lacc.compile(spec)
+    inputs = {a.name for a in whole.signature.arguments if a.role == "input"}
+    cuts = (slice(0, 5), slice(5, 6), slice(6, 18))
+    known: list[dict[str, Any]] = [{}, {}, {}]
+    for one in summary.rounds:
+        kernel = lacc.compile(one.spec)
+        own = {a.name for a in kernel.signature.arguments}
+        told = []
+        for start, cut in zip(known, cuts):
+            x = {n: y[:, cut] if n in inputs else y for n, y in arrays.items() if n in own}
+            empty = kernel(**{n: y[:, :0] if n in inputs else y for n, y in x.items()})[1]._asdict()
+            begun = {n: y for n, y in start.items() if n in empty}
+            for group in one.groups:
+                neutral = 0.0 if group.op == "add" else -np.inf
+                if start is not known[0]:
+                    begun |= {n: np.full_like(empty[n], neutral) for n in group.states}
+            end = kernel(**x, initial_state=begun or None)[1]._asdict()
+            told.append({n: torch.from_numpy(np.asarray(y)) for n, y in end.items()})
+        for group in one.groups:
+            for start, found in zip(known, starts(group, told)):
+                start |= {n: y.numpy() for n, y in found.items()}
+    for start, cut in zip(known[1:], cuts[1:]):
+        before = {n: y[:, : cut.start] if n in inputs else y for n, y in arrays.items()}
+        for n, y in whole(**before)[1]._asdict().items():
+            assert np.abs(start[n] - y).max() <= 1e-12 * (1 + np.abs(y).max()), n
+
+
+def test_what_has_no_summary_says_why() -> None:
+    for name, why in {
+        "nonlinear_delta": "S: the nonlinear function tanh of the state",
+        "softmax_attention": "it attends to the tokens before, each of them",
+        "mlstm": "C is (stabilized): a value beside an exponent",
+        "mamba3": "mamba3 reads r with a delay",
+        "bidirectional": "R runs backward in time",
+    }.items():
+        assert summarized(lacc.load(ROOT / "examples" / f"{name}.la")) == why
 
 
 def test_what_cannot_be_cut_in_time_is_refused() -> None:
@@ -85,6 +185,11 @@ def test_what_cannot_be_cut_in_time_is_refused() -> None:
     try:
         with pytest.raises(ValueError, match=r"cannot be cut in time: R runs backward"):
             context_parallel(lacc.compile(ROOT / "examples" / "bidirectional.la", target="numpy"))
+        with pytest.raises(ValueError, match="exchange: expected one of auto, ring, summaries"):
+            context_parallel(kernel, exchange="tree")
+        stable = lacc.compile(ROOT / "examples" / "mlstm.la", target="numpy")
+        with pytest.raises(ValueError, match=r"mlstm has no summaries: C is \(stabilized\)"):
+            context_parallel(stable, exchange="summaries")
         with pytest.raises(ValueError, match="blocks: expected 1 or more, got 0"):
             context_parallel(kernel, blocks=0)
         with pytest.raises(TypeError, match="q: expected a tensor"):

@@ -301,3 +301,32 @@ def lightning(
     if cache is not None:
         cache.set_linear_cache(self.layer_idx, end)
     return o, end
+
+
+def mlstm(
+    self: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    igate: Tensor,
+    fgate: Tensor,
+    c_initial: Tensor | None = None,
+    n_initial: Tensor | None = None,
+    m_initial: Tensor | None = None,
+    return_last_states: bool | None = None,
+    mode: str | None = None,
+) -> Any:
+    """The mLSTM of xLSTM, heads before tokens, [B, H, T, D]; the state is (C, n, m [B, H, 1])."""
+    x = [wide(y.transpose(1, 2)) for y in (query, key, value, igate, fgate)]
+    begun = None
+    if c_initial is not None and n_initial is not None and m_initial is not None:
+        begun = {"C": wide(c_initial), "n": wide(n_initial), "m": wide(m_initial).squeeze(-1)}
+    eps = x[0].new_tensor(self.config.eps)
+    h, end = kernel("mlstm_eps")(*x, eps, initial_state=begun)
+    h = h.transpose(1, 2).to(query.dtype)
+    if return_last_states is None:
+        return_last_states = self.config.return_last_states
+    training = "train" in (mode or self.config.mode)
+    if training and not return_last_states:
+        return h
+    return h, (end.C, end.n, end.m.unsqueeze(-1))

@@ -51,10 +51,11 @@ it, and what that is."""
 
 STANDS_IN = {word: row[1] for word, row in (*FUNCTIONS.items(), *AROUND.items())}
 
-METHODS: dict[str, tuple[tuple[str, ...], Callable[..., Any], str]] = {
-    "_rnn_scan": (("recurrent_param", "recurrent_gate_weight"), scans.rg_lru_scan, "gated_sum.la"),
-    "forward": (("slope_rate", "qkv_proj", "output_gate"), scans.lightning, "simple_gla.la"),
-}
+METHODS: tuple[tuple[str, tuple[str, ...], Callable[..., Any], str], ...] = (
+    ("_rnn_scan", ("recurrent_param", "recurrent_gate_weight"), scans.rg_lru_scan, "gated_sum.la"),
+    ("forward", ("slope_rate", "qkv_proj", "output_gate"), scans.lightning, "simple_gla.la"),
+    ("forward", ("chunkwise_kernel_fn", "step_kernel_fn"), scans.mlstm, "mlstm_eps.la"),
+)
 """Of each method that has the recurrence in itself: attributes by which its module is known, what
 stands in for it, and its spec."""
 
@@ -62,11 +63,6 @@ LEFT = {
     "mamba_selective_state_update": "PyTorch takes less time for one token of it",
 }
 """Functions that stay as they are next to those above, and why."""
-
-CLASSES = {
-    "xLSTMBackend": "its denominator has an eps on the scale of a running maximum",
-}
-"""Classes of modules with a recurrence that stay as they are, and why."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +136,6 @@ def use(model: Module) -> Report:
     left: list[Left] = []
     for path, module in model.named_modules():
         kind = type(module)
-        if kind.__name__ in CLASSES:
-            left.append(Left(path, kind.__name__, CLASSES[kind.__name__]))
         for name, function in methods(kind):
             new, known = stand_in(module, name, function)
             if new is not None and name in vars(module):
@@ -159,7 +153,7 @@ def use(model: Module) -> Report:
             f"model: nothing in {type(model).__name__} is known here"
             + (f" ({why})" if why else "")
             + f"; known are modules that call {', '.join(FUNCTIONS)}, "
-            "RG-LRU and MiniMax's lightning attention"
+            "RG-LRU, MiniMax's lightning attention and the mLSTM of xLSTM"
         )
     return Report(model, tuple(replaced), tuple(left))
 
@@ -179,9 +173,8 @@ def stand_in(
     module: Module, name: str, function: types.FunctionType
 ) -> tuple[types.FunctionType | None, list[tuple[str, str]]]:
     """What takes the place of a method of ``module``, and the names and specs that it is about."""
-    if name in METHODS:
-        attributes, new, spec = METHODS[name]
-        if all(hasattr(module, word) for word in attributes):
+    for method, attributes, new, spec in METHODS:
+        if name == method and all(hasattr(module, word) for word in attributes):
             copy = rebuilt(new, {})  # type: ignore[arg-type]  # a copy, to be marked
             return copy, [(f"{type(module).__name__}.{name}", spec)]
     called = reads(function)

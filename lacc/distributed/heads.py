@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lacc.distributed.context import apart
+from lacc.distributed.ring import apart
 from lacc.runtime.kernel import Kernel
 
 

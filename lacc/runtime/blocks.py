@@ -67,7 +67,7 @@ class Pass:
             elif call.keep and at % KEPT == 0:
                 starts.append(before)
             for name, value in zip(self.outputs, values):
-                into = call.into(name, value.shape[4 - call.by_token :])
+                into = call.into(name, np.shape(value)[4 - call.by_token :])
                 self.put(call, into, value, at, n, C)
         call.state.update(zip(self.states, states))
         return starts
