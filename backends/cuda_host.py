@@ -10,7 +10,14 @@ from lacc import __version__
 from lacc.backends import paste
 from lacc.backends.base import environment
 from lacc.backends.to_cuda import CudaFiles
-from lacc.backends.torch_api import BUILDING, api_text, host_functions, host_imports, host_text
+from lacc.backends.torch_api import (
+    BUILDING,
+    CUDA_ATTENTION,
+    api_text,
+    host_functions,
+    host_imports,
+    host_text,
+)
 from lacc.runtime.contract import Signature
 from lacc.tile.derive import Derived
 
@@ -27,6 +34,7 @@ def cuda_texts(derived: Derived, signature: Signature, made: CudaFiles) -> dict[
 
 def python_text(derived: Derived, signature: Signature, made: CudaFiles) -> str:
     """The text of NAME_cuda.py: ``NAME(...)``, ``NAME_step(...)``, ``NAME_vjp(...)``."""
+    building = (*BUILDING, *(CUDA_ATTENTION if made.attends else ()))
     chunk, alone = f"lambda *_: {made.chunk}", "lambda *_: False"
     api = api_text(derived, signature, list(made.passes), made.token, chunk, alone, LIMIT)
     return (
@@ -37,10 +45,11 @@ def python_text(derived: Derived, signature: Signature, made: CudaFiles) -> str:
             version=__version__,
             public=made.name,
             first_line=made.source.partition("\n")[0],
-            imports=host_imports(*BUILDING),
+            imports=host_imports(*building),
             whole=host_functions(derived),
             host=host_text(derived),
-            building=[paste.body(module) for module in BUILDING],
+            building=[paste.body(module) for module in building],
+            attends=made.attends,
             kernels=pformat(dict(made.kernels), width=96, compact=True, sort_dicts=False),
             functions=made.functions,
             api=api,

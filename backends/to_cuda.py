@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 from lacc import __version__
 from lacc.backends.base import environment
+from lacc.backends.cuda_attention import AttentionKernel, attention_kernels
+from lacc.backends.cuda_kernel import CudaKernel
 from lacc.backends.cuda_pass import CudaPass
+from lacc.backends.tables import attention_entry
 from lacc.backends.torch_api import public_name
 from lacc.backends.triton_cut import delicate
 from lacc.runtime.contract import Signature
@@ -23,6 +26,9 @@ PIECES = (
     *("decays", "grams", "pulls"),
 )
 """Pieces of `templates/cuda`, each after those that it uses."""
+
+ATTEND = {"forward": "ATTENTION.forward", "backward": "ATTENTION.backward"}
+"""The functions of an attention."""
 
 CHUNK = 64
 """Tokens of a chunk where no kernel has chunks: of the stretches between kept states."""
@@ -51,6 +57,7 @@ class CudaFiles:
     passes     the entries of the table of passes, as code
     token      that of the program of one token, None where there is none
     chunk      the tokens of a chunk that kernels are laid out for
+    attends    whether entries name ATTENTION, a CudaAttention of `lacc.runtime.cuda_attention`
     """
 
     name: str
@@ -62,6 +69,7 @@ class CudaFiles:
     passes: tuple[str, ...]
     token: str | None
     chunk: int
+    attends: bool = False
 
 
 def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) -> CudaFiles:
@@ -69,29 +77,28 @@ def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) ->
     given."""
     spec, name = derived.spec, public_name(signature)
     assert not obstacle(derived), obstacle(derived)
+    attentions = [p for p in derived.passes if isinstance(p, AttentionPass)]
     stages = [p for p in derived.passes if not isinstance(p, AttentionPass)]
     loads = [n.partition("@")[0] for p in stages for n in p.forward.loads("input")]
+    loads += [name for p in attentions for name in p.sources]
     shared = {n for n, times in Counter(loads).items() if times > 1}
     fine, library = delicate(derived), library_names()
-    passes = [
-        CudaPass(
-            spec,
-            stage,
-            str(n),
-            name,
-            library,
-            reverse=stage.stage.direction == "backward",
-            shared=shared,
-            fine=fine,
+    passes, entries = list[CudaPass](), list[str]()
+    for n, stage in enumerate(derived.passes):
+        if isinstance(stage, AttentionPass):
+            entries.append(attention_entry(stage, **ATTEND))
+            continue
+        back = stage.stage.direction == "backward"
+        passes.append(
+            CudaPass(spec, stage, str(n), name, library, reverse=back, shared=shared, fine=fine)
         )
-        for n, stage in enumerate(stages)
-    ]
-    entries = tuple(p.entry() for p in passes)
+        entries.append(passes[-1].entry())
     token = None
-    if derived.token is not None:
+    if derived.token is not None and not attentions:
         passes.append(CudaPass(spec, derived.token, "token", name, library, fine=fine))
         token = passes[-1].entry()
-    kernels = [k for p in passes for k in p.kernels]
+    kernels: list[CudaKernel | AttentionKernel] = [k for p in passes for k in p.kernels]
+    kernels += attention_kernels(attentions)
     tokens = chunk or max((p.chunk for p in passes), default=CHUNK)
     values = {
         "spec": spec,
@@ -100,7 +107,7 @@ def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) ->
         "about": [line.replace("*/", "* /") for line in spec.text.strip().splitlines()],
         "dims": {n: int(d.default or 0) or WIDTH for n, d in spec.dims.items()},
         "kernels": kernels,
-        "pieces": pieces(),
+        "pieces": pieces(*(("attention",) if attentions else ())),
         "types": sorted({f"T_{n}" for k in kernels for n, a in k.pointers.items() if not a.whole}),
         "chunk": tokens,
     }
@@ -117,25 +124,26 @@ def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) ->
             if (shown := p.shared_size(k)) != "1"
         },
         tuple(f for p in passes for f in p.functions()),
-        entries,
+        tuple(entries),
         token,
         tokens,
+        bool(attentions),
     )
 
 
 def obstacle(derived: Derived) -> str:
     """Why there are no CUDA files of a spec, "" where there are."""
-    attends = any(isinstance(p, AttentionPass) for p in derived.passes)
-    return "no CUDA kernel attends to earlier tokens" if attends or derived.attends_by_token else ""
+    return "no CUDA kernel attends to earlier tokens" if derived.attends_by_token else ""
 
 
-def pieces() -> list[str]:
-    """The texts of the device library, in order."""
+def pieces(*more: str) -> list[str]:
+    """The texts of the device library and of ``more`` pieces, in order."""
     loader = environment()
     assert loader.loader is not None
-    return [loader.loader.get_source(loader, f"cuda/{piece}.cuh")[0] for piece in PIECES]
+    names = (*PIECES, *more)
+    return [loader.loader.get_source(loader, f"cuda/{piece}.cuh")[0] for piece in names]
 
 
 def library_names() -> frozenset[str]:
     """Names that the device library gives things."""
-    return frozenset(word for text in pieces() for word in DEFINED.findall(text))
+    return frozenset(word for text in pieces("attention") for word in DEFINED.findall(text))

@@ -42,8 +42,13 @@ LAUNCHING = (
 )
 BUILDING = tuple(f"lacc.runtime.{name}" for name in ("caching", "cuda_building", "cuda_launching"))
 """Modules that are pasted whole into files whose kernels are CUDA's."""
-ATTENTION = ("lacc.runtime.triton_attention_kernels", "lacc.runtime.triton_attention")
+ATTENTION = tuple(
+    f"lacc.runtime.{name}"
+    for name in ("triton_attention_kernels", "torch_attention", "triton_attention")
+)
 """Modules that are pasted whole into files whose kernels are generated, or that attend."""
+CUDA_ATTENTION = ("lacc.runtime.torch_attention", "lacc.runtime.cuda_attention")
+"""Those of files whose kernels are CUDA's that attend."""
 IMPORTS = {
     "collections": ["namedtuple"],
     "fractions": ["Fraction"],
@@ -53,7 +58,7 @@ IMPORTS = {
 """What the parts that are pasted by name import."""
 GENERATED = re.compile(
     r"(run_)?(fused|split|forward|backward|FUSED|SPLIT|BACK)_(\d+[a-z]*|token)"
-    "|initial|initial_pull|promised|SIGNATURE|PROGRAM|HOST_*|KERNELS|launched"
+    "|initial|initial_pull|promised|SIGNATURE|PROGRAM|HOST_*|KERNELS|launched|ATTENTION"
 )
 """Names of what is written for the spec."""
 
@@ -61,7 +66,8 @@ GENERATED = re.compile(
 @cache
 def taken() -> frozenset[str]:
     """Names that emitted files may define, generated ones aside."""
-    modules = (*MODULES, CONTRACT, ROWS, SAMPLERS, *LAUNCHING, *BUILDING, *ATTENTION, PLACES)
+    modules = (*MODULES, CONTRACT, ROWS, SAMPLERS, *LAUNCHING, *BUILDING, *ATTENTION)
+    modules += (*CUDA_ATTENTION, PLACES)
     return frozenset(triton_device.names()).union(*map(paste.names, modules))
 
 

@@ -21,7 +21,8 @@ KERNEL(matrices, if (threadIdx.x < 32) {
 KERNEL(shuffles, if (threadIdx.x < 32) {
     const int lane = threadIdx.x;
     p[0][lane] = across(p[1][lane], n[0]);
-    p[0][32 + lane] = (float)(across(p[1][lane] + 1e-12, n[0]) * 1e12 - p[1][lane ^ n[0]] * 1e12); })
+    const double other = across(p[1][lane] + 1e-12, n[0]);
+    p[0][32 + lane] = (float)(other * 1e12 - p[1][lane ^ n[0]] * 1e12); })
 #define MULTIPLIED(name, per, pack) KERNEL(name, if (threadIdx.x < 32) { \\
     const int lane = threadIdx.x, g = lane / 4, k = lane % 4 * per, K = 8 * per; \\
     float c[4]; \\

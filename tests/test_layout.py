@@ -55,6 +55,8 @@ ALSO = {
 LAZY = {"torch", "triton", "sympy", "jinja2", "networkx", "rich", "typer"}
 HOST = ("run", "arguments", "sequences", "walk", "rooms", "pull", "core", "operators", "direct")
 PASTED = {
+    "lacc/runtime/cuda_attention.py",
+    "lacc/runtime/torch_attention.py",
     "lacc/runtime/triton_attention.py",
     "lacc/runtime/triton_attention_kernels.py",
     *(f"lacc/runtime/torch_{name}.py" for name in (*HOST, "public")),

@@ -1,8 +1,8 @@
 """Queries, keys and values of all tokens in, what each attends to and the gradients out: softmax
 attention over time on torch tensors.
 
-Never imported by lacc: the text is pasted into the emitted files of what attends, behind that of
-`triton_attention_kernels.py`. The host calls two functions:
+Never imported by lacc: the text is pasted into the emitted files of what attends, behind those of
+`triton_attention_kernels.py` and `torch_attention.py`. The host calls two functions:
 
     attend_forward(query, keys, values, sink, past_keys, past_values, window, run, keep, dtype=None)
         -> output, kept
@@ -35,6 +35,14 @@ from functools import cache
 import torch
 import triton
 
+from lacc.runtime.torch_attention import (
+    attend_count,
+    attend_last,
+    attend_padded,
+    attend_part,
+    attend_seen,
+    attend_summed,
+)
 from lacc.runtime.triton_attention_kernels import (
     attend_forward_kernel,
     attend_join_kernel,
@@ -123,26 +131,6 @@ def attend_tiles(kernel, K, V, past, device, run):
     if max(K, V) > rows[-1][0]:
         raise ValueError(f"{sizes}: a kernel takes at most {rows[-1][0]}")
     raise ValueError(f"{sizes} do not fit {limit >> 10} KiB of shared memory")
-
-
-def attend_count(run, tokens: int) -> int:
-    """How many tiles of tokens there are, at most."""
-    if run.cu is None:
-        return run.B * triton.cdiv(run.T, tokens)
-    return run.T // tokens + run.N
-
-
-def attend_seen(past_keys, past_values, window, run) -> int:
-    """How many rows of the past a token may see."""
-    if past_keys is None or run.position is None:
-        return 0
-    known = min(past_keys.shape[2], past_values.shape[2])
-    return known if window is None else min(known, window - 1)
-
-
-def attend_last(past, P: int, instead):
-    """The last P rows of a past; without, anything of as many axes."""
-    return instead if P == 0 else past[:, :, past.shape[2] - P :]
 
 
 def attend_parts(run, programs, P):
@@ -239,28 +227,3 @@ def attend_backward(
         attend_summed(dq, query, 2), dk, dv,
         None if sink is None else attend_summed(dsink, sink, 2), *dpast,
     )  # fmt: skip
-
-
-def attend_part(like, axis, entries, run):
-    """Memory for the gradient of something over ``entries``: in its own dtype if those are its."""
-    shape = list(like.shape)
-    dtype = like.dtype if shape[axis] == entries else run.dtype
-    shape[axis] = entries
-    return like.new_empty(shape, dtype=dtype)
-
-
-def attend_summed(part, like, axis):
-    """The sum over heads that share an entry."""
-    if part.shape[axis] == like.shape[axis]:
-        return part
-    return part.unflatten(axis, (like.shape[axis], -1)).sum(axis + 1).to(like.dtype)
-
-
-def attend_padded(part, past):
-    """The gradient of a whole past from that of its last rows."""
-    if past is None or (part is not None and part.shape == past.shape):
-        return part
-    whole = torch.zeros_like(past)
-    if part is not None:
-        whole[:, :, past.shape[2] - part.shape[2] :] = part
-    return whole
