@@ -24,6 +24,9 @@ typedef uint32_t word;
 #endif
 
 #if defined(__AVX512F__)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC target("prefer-vector-width=512") /* loops that become vector code, like products */
+#endif
 #define VECTOR_BYTES 64
 #elif defined(__AVX__)
 #define VECTOR_BYTES 32

@@ -102,6 +102,17 @@ static DEVICE void levels(levels_t *d, const real *g, int64_t C, int64_t D, int 
 
 enum { DOWN, UP };
 
+/* out [rows][D] = every row of x times a row of factors. */
+static inline void scale_rows(real *out, const real *x, const real *factors, int64_t rows, int64_t D) {
+    int64_t k = 0;
+    for (; k + LANES <= D; k += LANES) {
+        const vec factor = *(const vec *)(factors + k);
+        for (int64_t t = 0; t < rows; t++) *(vec *)(out + t * D + k) = *(const vec *)(x + t * D + k) * factor;
+    }
+    for (int64_t t = 0; k < D && t < rows; t++)
+        for (int64_t q = k; q < D; q++) out[t * D + q] = x[t * D + q] * factors[q];
+}
+
 /* From runs of m tokens to runs of 2 m: right runs of what has been multiplied by up times their left neighbours, left runs of what
    has been by down times their right ones. */
 static void grow(real *out, const real *x, int side, const levels_t *d, const real *totals, int64_t m) {
@@ -109,8 +120,8 @@ static void grow(real *out, const real *x, int side, const levels_t *d, const re
     for (int64_t run = 0, from = 0; from < C; run++, from += m) {
         const int64_t beside = run ^ 1, end = least(from + m, C);
         const int grows = (run & 1) == side && beside * m < C;
-        for (int64_t t = from; grows && t < end; t++) times(out + t * D, x + t * D, totals + beside * D, D);
-        if (!grows && out != x) copy(out + from * D, x + from * D, (end - from) * D);
+        if (grows) scale_rows(out + from * D, x + from * D, totals + beside * D, end - from, D);
+        else if (out != x) copy(out + from * D, x + from * D, (end - from) * D);
     }
 }
 

@@ -44,10 +44,57 @@ static inline void leaf_block(real out[LEAF][LEAF], const real *a, int64_t n, in
 }
 
 /* The sum of each of LANES vectors: every step folds two into one, their lanes in turn. */
-static inline vec lane_sums(vec v[LANES]) {
-    for (int n = LANES / 2; n; n /= 2)
-        for (int i = 0; i < n; i++) v[i] = SHUFFLE(v[i], v[i + n], LOW_ZIP) + SHUFFLE(v[i], v[i + n], HIGH_ZIP);
+INLINE vec lane_sums(vec v[LANES]) {
+    UNROLL for (int n = LANES / 2; n; n /= 2)
+        UNROLL for (int i = 0; i < n; i++) v[i] = SHUFFLE(v[i], v[i + n], LOW_ZIP) + SHUFFLE(v[i], v[i + n], HIGH_ZIP);
     return v[0];
+}
+
+enum { FOLDED = 16 }; /* sums that are folded together: what registers hold */
+
+INLINE void fold(real out[FOLDED], vec v[FOLDED]) {
+    UNROLL for (int i = 0; i < FOLDED; i += LANES) *(vec *)(out + i) = lane_sums(v + i);
+}
+
+/* Rows of a run of LEAF tokens, `apart`: decays, x and y. */
+typedef struct {
+    const real *f, *x, *y;
+    int64_t apart;
+} leaf_t;
+
+/* sums of the pairs of tokens s from `first` to `end` with those that see them += one part of the channels. */
+INLINE void leaf_pairs(vec sums[FOLDED], const int first, const int end, const leaf_t *l, int64_t k) {
+    int i = 0;
+    UNROLLED
+    for (int s = first; s < end; s++) {
+        vec w = *(const vec *)(l->y + s * l->apart + k);
+        sums[i++] += w * *(const vec *)(l->x + s * l->apart + k);
+        UNROLLED
+        for (int t = s + 1; t < LEAF; t++) {
+            w *= *(const vec *)(l->f + t * l->apart + k);
+            sums[i++] += w * *(const vec *)(l->x + t * l->apart + k);
+        }
+    }
+}
+
+/* A of `gram` for the tokens s from `first` to `end` of a run whose first n + late are at hand: a is its
+   first entry. */
+INLINE void leaf_columns(real *a, int64_t C, const int first, const int end, const leaf_t *l, int64_t n, int64_t D) {
+    vec sums[FOLDED];
+    real out[FOLDED], *next = out;
+    UNROLL for (int i = 0; i < FOLDED; i++) sums[i] = (vec){0};
+    int64_t k = 0;
+    for (; n == LEAF && k + LANES <= D; k += LANES) leaf_pairs(sums, first, end, l, k);
+    for (; k < D; k += LANES) {
+        vec rows[3][LEAF];
+        leaf_rows(rows[0], l->f, n, D, k), leaf_rows(rows[1], l->x, n, D, k), leaf_rows(rows[2], l->y, n, D, k);
+        const leaf_t padded = {(const real *)rows[0], (const real *)rows[1], (const real *)rows[2], LANES};
+        leaf_pairs(sums, first, end, &padded, 0);
+    }
+    fold(out, sums);
+    for (int s = first; s < end; s++)
+        for (int t = s; t < LEAF; t++, next++)
+            if (t < n) a[t * C + s] = *next;
 }
 
 /* A of `gram` within runs of LEAF tokens. */
@@ -55,23 +102,33 @@ static void gram_leaves(real *a, const real *x, const real *y, const levels_t *d
     const int64_t C = d->C, D = d->D, late = d->strict;
     for (int64_t from = 0; from < C; from += LEAF) {
         const int64_t n = least(LEAF, C - from) - late;
-        vec sums[LEAF * LEAF] = {0};
-        real dots[LEAF][LEAF];
-        for (int64_t k = 0; k < D; k += LANES) {
-            vec f[LEAF], xs[LEAF], ys[LEAF];
-            leaf_rows(f, d->f + from * D, n, D, k);
-            leaf_rows(xs, x + (from + late) * D, n, D, k);
-            leaf_rows(ys, y + from * D, n, D, k);
-            UNROLLED
-            for (int s = 0; s < LEAF; s++) {
-                vec w = ys[s];
-                sums[s * LEAF + s] += w * xs[s];
-                for (int t = s + 1; t < LEAF; t++) w *= f[t], sums[t * LEAF + s] += w * xs[t];
-            }
-        }
-        for (int i = 0; i < LEAF * LEAF; i += LANES) put_part(&dots[0][0] + i, lane_sums(sums + i), LANES);
-        for (int64_t t = 0; t < n; t++) copy(a + (from + t + late) * C + from, dots[t], t + 1);
+        const leaf_t leaf = {d->f + from * D, x + (from + late) * D, y + from * D, D};
+        real *here = a + (from + late) * C + from;
+        leaf_columns(here, C, 0, 2, &leaf, n, D);
+        leaf_columns(here, C, 2, 5, &leaf, n, D);
+        leaf_columns(here, C, 5, LEAF, &leaf, n, D);
     }
+}
+
+enum { EDGE = 4 }; /* of a block of pairs whose sums are folded together */
+
+/* a [n][m] of two neighbouring runs = x y', where these are few: products of rows as they lie. */
+static void cross(real *a, int64_t C, const real *x, const real *y, int64_t n, int64_t m, int64_t D) {
+    if (n % EDGE || m % EDGE || n * m > LEAF * LEAF || D % LANES) {
+        gemm(n, m, D, x, D, 1, y, 1, D, a, C, 1, WHOLE, 0);
+        return;
+    }
+    for (int64_t t = 0; t < n; t += EDGE)
+        for (int64_t s = 0; s < m; s += EDGE) {
+            vec sums[FOLDED];
+            real out[FOLDED];
+            UNROLL for (int i = 0; i < FOLDED; i++) sums[i] = (vec){0};
+            for (int64_t k = 0; k < D; k += LANES)
+                UNROLL for (int i = 0; i < FOLDED; i++)
+                    sums[i] += *(const vec *)(x + (t + i / EDGE) * D + k) * *(const vec *)(y + (s + i % EDGE) * D + k);
+            fold(out, sums);
+            for (int i = 0; i < FOLDED; i++) a[(t + i / EDGE) * C + s + i % EDGE] = out[i];
+        }
 }
 
 static UNUSED int64_t meet_room(int64_t C, int64_t X) {
@@ -112,7 +169,7 @@ static DEVICE void meet(real *a, real *up, real *down, const real *x, const real
     for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
         for (int64_t at = 0; a && at + m < C; at += 2 * m) {
             const int64_t from = at + m, n = least(m, C - from);
-            gemm(n, m, D, right + from * D, D, 1, left + at * D, 1, D, a + from * C + at, C, 1, WHOLE, 0);
+            cross(a + from * C + at, C, right + from * D, left + at * D, n, m, D);
         }
         if (up || (a && 2 * m < C)) grow(right, right, UP, d, totals, m);
         if (down || (a && 2 * m < C)) grow(left, left, DOWN, d, totals, m);

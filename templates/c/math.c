@@ -67,8 +67,8 @@ INLINE real f_exp(real x) {
     x = x > EXP_MOST ? EXP_MOST : x;
     x = x < EXP_LEAST ? EXP_LEAST : x;
     const real y = exp_parts(x, &n) + 1;
-    const word half = ((n + 4096) >> 1) - 2048; /* in two steps, so that the ends are reached */
-    return y * power_of_two(half) * power_of_two(n - half);
+    const word both = n + 2 * BIAS, half = both >> 1; /* in two steps, so that the ends are reached */
+    return y * real_of(half << MANTISSA) * real_of((both - half) << MANTISSA);
 }
 
 /* exp(x) - 1 for x <= 0. */

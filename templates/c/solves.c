@@ -4,15 +4,23 @@
 
 enum { SOLVED = 8, INVERTED = 16 };
 
+/* Row i of the inverse is that of the identity less a's factors times the rows before it. */
 static inline void inverse_rows(real *out, const real *a, int64_t C, int64_t from, int64_t n) {
+    enum { PARTS = INVERTED / LANES };
+    real known[INVERTED][INVERTED];
     for (int64_t i = 0; i < n; i++) {
-        real row[INVERTED] = {0};
-        row[i] = 1;
-        for (int64_t j = 0; j < i; j++) {
-            const real factor = a[(from + i) * C + from + j], *above = out + (from + j) * C + from;
-            for (int64_t s = 0; s <= j; s++) row[s] -= factor * above[s];
-        }
-        memcpy(out + (from + i) * C + from, row, (size_t)n * sizeof(real));
+        const real *factors = a + (from + i) * C + from;
+        vec even[PARTS], odd[PARTS];
+        UNROLL for (int v = 0; v < PARTS; v++) even[v] = odd[v] = (vec){0};
+        for (int64_t j = 0; j < i; j += 2)
+            UNROLL for (int v = 0; v < PARTS; v++) {
+                even[v] -= factors[j] * *(const vec *)(known[j] + v * LANES);
+                if (j + 1 < i) odd[v] -= factors[j + 1] * *(const vec *)(known[j + 1] + v * LANES);
+            }
+        UNROLL for (int v = 0; v < PARTS; v++) *(vec *)(known[i] + v * LANES) = even[v] + odd[v];
+        known[i][i] = 1;
+        for (int64_t s = i + 1; s < INVERTED; s++) known[i][s] = 0; /* a factor may be infinite */
+        memcpy(out + (from + i) * C + from, known[i], (size_t)n * sizeof(real));
     }
 }
 
