@@ -31,9 +31,9 @@ KEYWORDS = words(
 """Words that are no names in C++."""
 
 FRAME = KEYWORDS | words(
-    "a i j mask program lies known known_again sequence head chunk chunks index number start token row "
-    "step at its from seen count place H scratch memory operands begin_row end_row tiles launch "
-    "threadIdx blockIdx"
+    "a i j mask program lies known known_again sequence head chunk chunks index number start token "
+    "row step at its from seen count place H scratch memory operands begin_row end_row tiles "
+    "launch threadIdx blockIdx"
 )
 """Words of every kernel's text, and of C++."""
 

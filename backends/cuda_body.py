@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lacc.backends.c_body import Body, Group, Statement
 from lacc.backends.c_ops import JOINED, Ops
@@ -184,6 +184,8 @@ class CudaBody(Body):
         split: Split,
     ) -> None:
         self.split = split
+        self.rooms: dict[str, str] = {}
+        """The tiles that statements work in alone, and their sizes."""
         super().__init__(program, arrays, pointers, into, load, taken)
 
     def _values(self, arrays: Mapping[int, str]) -> CudaValues:
@@ -206,6 +208,17 @@ class CudaBody(Body):
         line = super()._written(n, text)
         alone = self.tile(n) and not self.body[n].axes
         return f"if (threadIdx.x == 0) {line}" if alone else line
+
+    def _call(self, n: int) -> Statement:
+        """As it is for a thread, with a tile of its own to work in."""
+        before = len(self.ops.scratch)
+        found = super()._call(n)
+        if rooms := self.ops.scratch[before:]:
+            name = self.variables.another("work")
+            self.rooms[name] = _largest(rooms)
+            lines = [re.sub(r"\bscratch\b", name, line) for line in found.lines]
+            found = replace(found, lines=lines)
+        return found
 
     def _loop(self, group: Group) -> Statement:
         self.v.over = group.axes
@@ -241,8 +254,7 @@ class CudaBody(Body):
         called = {word for line in statement.lines for word in CALLED.findall(line)}
         if not all(name in PLAIN or name.startswith("f_") for name in called):
             yield Touch(OPERANDS, True)
-        if "scratch" in said:
-            yield Touch("scratch", True)
+        yield from (Touch(name, True) for name in self.rooms if name in said)
 
     def read(self, n: int) -> Iterator[Touch]:
         """What reading a value whole, from where it lies, touches."""
@@ -258,3 +270,11 @@ class CudaBody(Body):
     def size(self, n: int) -> str:
         """The floats of the tile of a value."""
         return self._size(n) or "1"
+
+
+def _largest(sizes: list[str]) -> str:
+    """The largest of some sizes."""
+    first, *others = sizes
+    for other in others:
+        first = f"largest({first}, {other})"
+    return first

@@ -11,6 +11,7 @@ from lacc.backends.device_pass import DevicePass
 from lacc.spec.model import Spec
 from lacc.tile.derive import Pair
 from lacc.tile.free_axes import free_axes
+from lacc.tile.order import scheduled
 from lacc.tile.partition import WIDTH, Part
 from lacc.tile.program import TIME, Program
 from lacc.tile.rewrite import meet_once
@@ -30,15 +31,14 @@ class CudaPass(DevicePass[CudaKernel]):
         spec: Spec,
         pair: Pair,
         number: str,
-        prefix: str,
         library: Iterable[str],
         *,
         reverse: bool = False,
         shared: Iterable[str] = (),
         fine: bool = False,
     ) -> None:
-        """``prefix`` begins the names of a file, ``library`` are those that it has otherwise."""
-        self.prefix, self.library = prefix, library
+        """``library`` are the names that a file has anyway."""
+        self.library = library
         super().__init__(spec, pair, number, reverse=reverse, shared=set(shared), fine=fine)
 
     def _fits(self, part: Part) -> bool:
@@ -52,6 +52,7 @@ class CudaPass(DevicePass[CudaKernel]):
         split = ""
         if part.kind != "chunk" and remade is None:
             split = min(free_axes(program), key=lambda a: self._alike(program, a), default="")
+        program = scheduled(program, split, part.kind)
         what = KernelSpec(
             name,
             self._doc(part, program),
@@ -65,7 +66,7 @@ class CudaPass(DevicePass[CudaKernel]):
             remade=remade,
             optional=self.optional,
         )
-        return CudaKernel(self.spec, what, self.prefix, self.library)
+        return CudaKernel(self.spec, what, self.library)
 
     def _alike(self, program: Program, axis: str) -> float:
         """The entries a token that every block computes of those that share an axis."""

@@ -90,12 +90,12 @@ def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) ->
             continue
         back = stage.stage.direction == "backward"
         passes.append(
-            CudaPass(spec, stage, str(n), name, library, reverse=back, shared=shared, fine=fine)
+            CudaPass(spec, stage, str(n), library, reverse=back, shared=shared, fine=fine)
         )
         entries.append(passes[-1].entry())
     token = None
     if derived.token is not None and not attentions:
-        passes.append(CudaPass(spec, derived.token, "token", name, library, fine=fine))
+        passes.append(CudaPass(spec, derived.token, "token", library, fine=fine))
         token = passes[-1].entry()
     kernels: list[CudaKernel | AttentionKernel] = [k for p in passes for k in p.kernels]
     kernels += attention_kernels(attentions)

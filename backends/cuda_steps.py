@@ -1,0 +1,249 @@
+"""The statements of one kernel in, everything that it does out: steps over chunks and tokens, from
+the states before the first to what is stored behind the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lacc.backends.c_text import times
+from lacc.backends.cuda_barriers import Block, Step, Touch
+from lacc.backends.cuda_bodies import CudaBodies, entry_of
+from lacc.backends.cuda_body import CudaBody
+from lacc.backends.device_kernel import KernelSpec
+from lacc.spec.model import Spec
+from lacc.tile.lower import Naming
+from lacc.tile.program import Axes, Program
+
+BEGUN = {"state": "begun", "dstate": "dended"}
+ENDED = {"state": "ended", "dstate": "dbegun"}
+"""The arrays of carried states before and after all chunks, forward and backward."""
+
+OUTS = {"": "y", "stored": "y", "kept": "kept", "input": "dx", "param": "dfixed", "last": "dlast"}
+"""The arrays of what comes out, by the kind of its name."""
+
+
+class CudaSteps(CudaBodies):
+    """The steps of one kernel, ``items``."""
+
+    def __init__(self, spec: Spec, what: KernelSpec, library: Iterable[str]) -> None:
+        super().__init__(spec, what, library)
+        self.sums: dict[str, str] = {}
+        self.items = self._items()
+
+    def _items(self) -> list[Step | Block]:
+        """Everything the kernel does."""
+        inside = self._of_tokens() if self.by_token else self._of_chunk()
+        items: list[Step | Block] = [*self._begin()]
+        match self.what.kind:
+            case "chunk":
+                items += [Step(self._at_chunk("index")), *inside]
+            case "loop":
+                index = "chunks - 1 - number" if self.what.backward else "number"
+                head = [f"const int64_t index = {index}, chunk = its.chunk + index;"]
+                items.append(
+                    Block(
+                        "for (int64_t number = 0; number < chunks; number++)",
+                        [Step([*head, *self._at_chunk("index")]), *inside],
+                    )
+                )
+            case _:
+                items += inside
+        return [*items, *self._end()]
+
+    def _begin(self) -> Iterable[Step]:
+        """What does not depend on tokens, states before the first one, sums of nothing."""
+        for body in self.bodies:
+            yield from body.steps(body.before)
+        for state, tile in self.held.items():
+            axes = Naming(self.spec).axes(self.states[state].shape)
+            place = self.place(BEGUN[self.carried], state, axes)
+            lines = self.load(tile, place, axes, self._lengths(axes))
+            yield Step(
+                lines, (Touch(tile, True, own=bool(axes)), Touch(f"{state} in memory", False))
+            )
+        if self.what.kind != "chunk":
+            for label, n in self.program.outs.items():
+                kind, _, name = label.rpartition(":")
+                if kind in ("param", "last"):
+                    tile = self.sums[label] = self.name(f"d{name}_sum")
+                    axes = self.program.body[n].axes
+                    self.room[tile] = times(*self._lengths(axes, most=True))
+                    length = times(*self._lengths(axes))
+                    yield Step([f"fill({tile}, R(0), {length});"], (Touch(tile, True, own=True),))
+
+    def _at_chunk(self, index: str) -> list[str]:
+        """Where the tokens of a chunk are."""
+        lines = [
+            f"const int64_t start = {index} * L;",
+            "const int C = (int)(its.tokens - start < L ? its.tokens - start : L);",
+        ]
+        return [*lines, *self._at("start")]
+
+    def _at(self, number: str) -> list[str]:
+        """Where a token stands: in its sequence, in its row, among all."""
+        place = f"its.tokens - 1 - ({number})" if self.what.reverse else number
+        return [
+            f"[[maybe_unused]] const int64_t place = {place}, token = its.first + place;",
+            "[[maybe_unused]] const int64_t row = its.batch * a.T + token;",
+        ]
+
+    def _of_chunk(self) -> list[Step | Block]:
+        return [
+            *self._starts(),
+            *self._once(self.body),
+            *self.body.steps(self.body.each),
+            *self._outs(),
+            *self._moves(self.body, self.program, self.held, self.next),
+        ]
+
+    def _of_tokens(self) -> list[Step | Block]:
+        """Token after token; on the way back from the last stretch of tokens to the first, with
+        the states of each made again where the way back needs them."""
+        token: list[Step | Block] = [
+            *self._once(self.body),
+            *self.body.steps(self.body.each),
+            *self._outs(),
+            *self._moves(self.body, self.program, self.held, self.next),
+        ]
+        if not self.what.backward:
+            head = [
+                "[[maybe_unused]] const int64_t chunk = its.chunk + step / L;",
+                *self._at("step"),
+            ]
+            items: list[Step | Block] = [Step(head), *self._starts(), *token]
+            return [Block("for (int64_t step = 0; step < its.tokens; step++)", items)]
+        stretch: list[Step | Block] = [
+            Step(
+                [
+                    "const int64_t index = chunks - 1 - number, chunk = its.chunk + index;",
+                    "const int64_t start = index * L;",
+                    "const int count = (int)(its.tokens - start < L ? its.tokens - start : L);",
+                ]
+            ),
+            *self._made_again(),
+        ]
+        at = self._at("start + step")
+        back = "for (int step = count - 1; step >= 0; step--)"
+        stretch.append(Block(back, [Step(at), *self._then(), *token]))
+        return [Block("for (int64_t number = 0; number < chunks; number++)", stretch)]
+
+    def _once(self, body: CudaBody) -> list[Step | Block]:
+        """What is computed once for all chunks of a length."""
+        if not body.once:
+            return []
+        known = "known_again" if body is self.again else "known"
+        items: list[Step | Block] = [*body.steps(body.once), Step([f"{known} = C;"])]
+        return [Block(f"if (C != {known})", items, loop=False)]
+
+    def _made_again(self) -> Iterable[Step | Block]:
+        """The states that the tokens of a stretch find, from the one that was kept, into memory."""
+        again = self.again
+        if again is None:
+            return
+        keeps: list[Step | Block] = []
+        for state, tile in self.found.items():
+            axes = Naming(self.spec).axes(self.states[state].shape)
+            lengths = self._lengths(axes)
+            kept = self.place("kept", f"{state}_start", axes)
+            yield Step(self.load(tile, kept, axes, lengths), (Touch(tile, True, bool(axes)),))
+            room = self.place("scratch", state, axes)
+            touches = (
+                Touch(tile, False, bool(axes)),
+                Touch(f"{state} of a stretch", True, bool(axes)),
+            )
+            keeps.append(Step(self.store(tile, room, axes, lengths), touches))
+        items: list[Step | Block] = [
+            Step(self._at("start + step")),
+            *keeps,
+            *self._once(again),
+            *again.steps(again.each),
+            *self._moves(again, again.program, self.found, self.left),
+        ]
+        yield Block("for (int step = 0; step < count; step++)", items)
+
+    def _then(self) -> Iterable[Step]:
+        """The states as a token found them, from memory."""
+        for state, tile in self.then.items():
+            axes = Naming(self.spec).axes(self.states[state].shape)
+            room = self.place("scratch", state, axes)
+            touches = (
+                Touch(tile, True, bool(axes)),
+                Touch(f"{state} of a stretch", False, bool(axes)),
+            )
+            yield Step(self.load(tile, room, axes, self._lengths(axes)), touches)
+
+    def _starts(self) -> Iterable[Step]:
+        """Keeps states as a chunk, or a stretch of tokens, finds them."""
+        loads = self.program.loads(self.carried).values()
+        for label, n in self.program.outs.items():
+            if label.startswith("kept:") and n in loads:
+                lines = self._stored(label, n)
+                if self.by_token:
+                    lines = ["if (step % L == 0) {", *(f"    {line}" for line in lines), "}"]
+                yield Step(lines, tuple(self.body.read(n)))
+
+    def _outs(self) -> Iterable[Step]:
+        """What comes out of a chunk or token."""
+        loads = self.program.loads(self.carried).values()
+        for label, n in self.program.outs.items():
+            kind, _, name = label.rpartition(":")
+            if (kind == "state" and name in self.held) or (kind == "kept" and n in loads):
+                continue
+            if label in self.sums:
+                axes, tile = self.program.body[n].axes, self.sums[label]
+                length = times(*self._lengths(axes))
+                line = f"add_to({tile}, {self.body.v.pointer(n)}, {length});"
+                yield Step([line], (Touch(tile, True, True), *self.body.read(n)))
+            else:
+                yield Step(self._stored(label, n), tuple(self.body.read(n)))
+
+    def _stored(self, label: str, n: int) -> list[str]:
+        """The lines that store an output."""
+        kind, _, name = label.rpartition(":")
+        axes = self.program.body[n].axes
+        array = "dx" if kind == "stored" and self.what.backward else OUTS[kind]
+        place = self.place(array, name, axes)
+        return self._by_one(
+            self.store(self.body.v.pointer(n), place, axes, self._lengths(axes)), axes
+        )
+
+    def _by_one(self, lines: list[str], axes: Axes) -> list[str]:
+        """Of what all blocks of a split compute alike, one stores."""
+        if self.what.split in ("", *axes):
+            return lines
+        return ["if (blockIdx.y == 0) {", *(f"    {line}" for line in lines), "}"]
+
+    def _moves(
+        self, body: CudaBody, program: Program, held: Mapping[str, str], next_: Mapping[str, str]
+    ) -> Iterable[Step]:
+        """Puts the next states where states are."""
+        loads = program.loads("state" if body is self.again else self.carried)
+        ready, last = [], []
+        for state, tile in held.items():
+            out = program.outs.get(f"state:{state}")
+            if out is None or out == loads.get(state):
+                continue
+            axes = program.body[out].axes
+            length, left = times(*self._lengths(axes)), next_.get(state, tile)
+            own = Touch(tile, True, bool(axes)), Touch(left, True, bool(axes))
+            if body.into.get(out) != entry_of(left, axes):
+                touches = (own[1], *body.read(out))
+                line = f"copy({left}, {body.v.pointer(out)}, {length});"
+                ready.append(Step([line], touches))
+            if left != tile:
+                last.append(Step([f"copy({tile}, {left}, {length});"], own))
+        yield from (*ready, *last)
+
+    def _end(self) -> Iterable[Step]:
+        """Stores what is left after the last token."""
+        for state, tile in self.held.items():
+            axes = Naming(self.spec).axes(self.states[state].shape)
+            place = self.place(ENDED[self.carried], state, axes)
+            lines = self._by_one(self.store(tile, place, axes, self._lengths(axes)), axes)
+            yield Step(lines, (Touch(tile, False, bool(axes)), Touch(f"{state} in memory", True)))
+        for label, tile in self.sums.items():
+            kind, _, name = label.rpartition(":")
+            axes = self.program.body[self.program.outs[label]].axes
+            place = self.place(OUTS[kind], name, axes)
+            lines = self._by_one(self.store(tile, place, axes, self._lengths(axes)), axes)
+            yield Step(lines, (Touch(tile, False, True),))
