@@ -95,7 +95,8 @@ class CudaBodies(CudaArrays):
         def load(n: int, address: str) -> list[str]:
             return self._load(program, n, address)
 
-        return CudaBody(program, arrays, pointers, into, load, taken, self.split)
+        source = self.spec.file.source.text.splitlines()
+        return CudaBody(program, arrays, pointers, into, load, taken, self.split, source)
 
     def _load(self, program: Program, n: int, address: str) -> list[str]:
         """The lines that load a value."""

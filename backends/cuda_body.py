@@ -4,7 +4,7 @@ share, calls of device functions that they make together, and what each touches 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lacc.backends.c_body import Body, Group, Statement
@@ -182,8 +182,11 @@ class CudaBody(Body):
         load: Callable[[int, str], list[str]],
         taken: set[str],
         split: Split,
+        source: Sequence[str] = (),
     ) -> None:
-        self.split = split
+        """``source`` are the lines of the spec."""
+        self.split, self.source = split, source
+        self.line = 0
         self.rooms: dict[str, str] = {}
         """The tiles that statements work in alone, and their sizes."""
         super().__init__(program, arrays, pointers, into, load, taken)
@@ -238,7 +241,19 @@ class CudaBody(Body):
     def steps(self, statements: Iterable[Statement]) -> Iterator[Step]:
         """Statements as steps."""
         for statement in statements:
-            yield Step(statement.lines, tuple(self._touches(statement)))
+            lines = [*self._said(statement), *statement.lines]
+            yield Step(lines, tuple(self._touches(statement)))
+
+    def _said(self, statement: Statement) -> Iterator[str]:
+        """The line of the spec where a new one begins."""
+        for inst in (self.body[n] for n in statement.makes):
+            if inst.op == "load" or not 0 < inst.line <= len(self.source):
+                continue
+            said = self.source[inst.line - 1].split("##")[0].strip()
+            if inst.line != self.line and not said.startswith("const "):
+                self.line = inst.line
+                yield f"// {said}"
+            return
 
     def _touches(self, statement: Statement) -> Iterator[Touch]:
         alone = statement.lines[0].startswith(ALONE)
