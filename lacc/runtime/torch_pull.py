@@ -76,7 +76,7 @@ class Pull:
         walk, field = self.walk, self.walk.fields[rows.field]
         level = walk.level(rows.source)
         d = by_tokens(d if field.level == level else walk.args.first(field, d, 1), level)
-        x = walk.x[rows.source] if walk.run.T else walk._blank(rows)
+        x = walk.x[rows.source] if walk.passes else walk._blank(rows)
         if rows.source not in self.dx:
             self.dx[rows.source] = torch.zeros_like(x, dtype=walk.dtype)
         more = int(rows.state is not None)

@@ -347,7 +347,7 @@ class Walk:
             length = rows.length
             if length is None:
                 length = self.sequences.longest() + self.count(rows.field)
-            x = self.x[rows.source] if self.run.T else self._blank(rows)
+            x = self.x[rows.source] if self.passes else self._blank(rows)
             y = self.sequences.window(x.to(self.dtype), past, state, length)
             field, level = self.fields[rows.field], self.level(rows.source)
             y = by_heads(y, level)
@@ -362,11 +362,11 @@ class Walk:
         return self._zero_state(rows.state) if x is None else x
 
     def _blank(self, rows: Rows) -> Any:
-        """No tokens of a stored value."""
+        """A stored value of no tokens, which no pass gives."""
         if self.x.get(rows.source) is not None:
             return self.x[rows.source]
         axes = self.args.axes(self.fields[rows.field])[1:]
-        shape = (self.run.B, 0, self.run.H, *axes)
+        shape = (self.run.B, self.run.T, self.run.H, *axes)
         return torch.zeros(shape, dtype=self.dtype, device=self.args.device)
 
     def _zero_state(self, name: str) -> Any:
