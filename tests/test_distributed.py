@@ -124,7 +124,7 @@ def test_ranks_that_do_not_fit_together_say_so() -> None:
         assert heard[f"{way} backward, rank 0"] == what
 
 
-SUMMARIZED = ["gla_outer", "gated_deltanet", "gated_oja", "gateloop", "lightnet", "longhorn"]
+SUMMARIZED = ["gla_outer", "gated_deltanet", "gated_oja", "gateloop", "lightnet", "rfa"]
 
 
 @pytest.mark.parametrize("name", SUMMARIZED)

@@ -148,6 +148,8 @@ def _without_outputs(spec: Spec, states: Sequence[State], suffix: str) -> Spec:
         read |= dict.fromkeys(arg.name for arg in fresh)
         roots = [e for a in fresh if a.default is not None for e in [a.default]]
         roots += [side for a in fresh for p in a.promises for side in (p.left, p.right)]
+    if any(spec.arg(name).draw for name in read):  # by its place among all arguments
+        read = dict.fromkeys(arg.name for arg in spec.args)
     zero = Interning(spec.file.name.span).number(0)
     none = Output("none", _unused(spec, "none"), (), "layer", zero, spec.file.name.span)
     return replace(

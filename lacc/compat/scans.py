@@ -18,6 +18,12 @@ from torch.nn import functional as F
 from lacc.compat.fla import TABLE, kernel
 from lacc.compat.fla import function as fla_function
 
+HEADS = 8
+"""Heads that rows or channels without any are put in: threads share heads."""
+
+FEW = 64
+"""Rows that PyTorch takes no longer for than a call of a kernel."""
+
 WIDTH = 64
 """Channels of a head, where a recurrence has channels and no heads."""
 
@@ -191,7 +197,7 @@ def convolution(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if weight.shape[1] != 4 or activation not in ("silu", "swish") or packed:
             return original(hidden_states, weight, bias, activation=activation, **options)
         channels = len(weight)
-        heads = 8 if channels % 8 == 0 else 1  # threads share heads
+        heads = HEADS if channels % HEADS == 0 else 1
         bias = weight.new_zeros(channels) if bias is None else bias
         params = (apart(y, heads) for y in (*weight.unbind(1), bias))
         y: Tensor = kernel("causal_convolution")(
@@ -222,6 +228,18 @@ def convolution_step(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return (y if activation is None else F.silu(y)).to(hidden_states.dtype)
 
     return run
+
+
+def gated_norm(self: Any, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
+    """The norm of rows [..., V] times SiLU of a gate; few of them as they were."""
+    rows = hidden_states.numel() // hidden_states.shape[-1]
+    if gate is None or rows % HEADS or rows < FEW:
+        norm: Tensor = type(self).forward(self, hidden_states, gate)
+        return norm
+    x = (wide(y).reshape(1, rows // HEADS, HEADS, -1) for y in (hidden_states, gate))
+    weight = wide(self.weight)
+    y: Tensor = kernel("gated_norm")(*x, weight, weight.new_tensor(self.variance_epsilon))[0]
+    return y.reshape(hidden_states.shape).to(hidden_states.dtype)
 
 
 def no_fused_layer(*_: Any, **__: Any) -> None:

@@ -51,13 +51,31 @@ it, and what that is."""
 
 STANDS_IN = {word: row[1] for word, row in (*FUNCTIONS.items(), *AROUND.items())}
 
-METHODS: tuple[tuple[str, tuple[str, ...], Callable[..., Any], str], ...] = (
-    ("_rnn_scan", ("recurrent_param", "recurrent_gate_weight"), scans.rg_lru_scan, "gated_sum.la"),
-    ("forward", ("slope_rate", "qkv_proj", "output_gate"), scans.lightning, "simple_gla.la"),
-    ("forward", ("chunkwise_kernel_fn", "step_kernel_fn"), scans.mlstm, "mlstm_eps.la"),
+
+def has(*attributes: str) -> Callable[[Module], bool]:
+    """Whether a module has all of ``attributes``."""
+    return lambda module: all(hasattr(module, word) for word in attributes)
+
+
+def gates_by_silu(module: Module) -> bool:
+    """Whether a module is a norm whose rows are gated by SiLU."""
+    known = has("weight", "variance_epsilon", "activation")
+    return known(module) and module.activation in ("silu", "swish")
+
+
+METHODS: tuple[tuple[str, Callable[[Module], bool], Callable[..., Any], str], ...] = (
+    (
+        "_rnn_scan",
+        has("recurrent_param", "recurrent_gate_weight"),
+        scans.rg_lru_scan,
+        "gated_sum.la",
+    ),
+    ("forward", has("slope_rate", "qkv_proj", "output_gate"), scans.lightning, "simple_gla.la"),
+    ("forward", has("chunkwise_kernel_fn", "step_kernel_fn"), scans.mlstm, "mlstm_eps.la"),
+    ("forward", gates_by_silu, scans.gated_norm, "gated_norm.la"),
 )
-"""Of each method that has the recurrence in itself: attributes by which its module is known, what
-stands in for it, and its spec."""
+"""Of each method that is replaced as a whole: how its module is known, what stands in for it, and
+its spec."""
 
 LEFT = {
     "mamba_selective_state_update": "PyTorch takes less time for one token of it",
@@ -173,8 +191,8 @@ def stand_in(
     module: Module, name: str, function: types.FunctionType
 ) -> tuple[types.FunctionType | None, list[tuple[str, str]]]:
     """What takes the place of a method of ``module``, and the names and specs that it is about."""
-    for method, attributes, new, spec in METHODS:
-        if name == method and all(hasattr(module, word) for word in attributes):
+    for method, known, new, spec in METHODS:
+        if name == method and known(module):
             copy = rebuilt(new, {})  # type: ignore[arg-type]  # a copy, to be marked
             return copy, [(f"{type(module).__name__}.{name}", spec)]
     called = reads(function)

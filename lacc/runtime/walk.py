@@ -71,9 +71,12 @@ class Call:
                 self.state[rows.field] = self.declared(rows, name, first.get(name, 0.0))
                 self.unfilled[rows.field] = name
         self.start = dict(self.state)
+        delays: dict[str, list[int]] = {}
         for label in sorted({name for p in self.passes for name in p.inputs if "@" in name}):
             name, offset = label.split("@")
-            self.x[label] = self.delayed(name, -int(offset))
+            delays.setdefault(name, []).append(-int(offset))
+        for name, ago in delays.items():
+            self.x |= self.delayed(name, ago)
         if program.counts:
             start = self.state["position"]
             self.x["t"] = (start[:, None] + np.arange(1, run.T + 1)).astype(run.dtype)[:, :, None]
@@ -107,16 +110,20 @@ class Call:
         value = np.broadcast_to(value, like.shape)[:, :, None]
         return np.repeat(value, rows.length or 0, 2).astype(self.run.dtype)
 
-    def delayed(self, name: str, by: int) -> Array:
-        """An input of ``by`` tokens ago [B, T, H, *axes], from the past before the start."""
-        x, past = self.x[name], np.moveaxis(self.state[f"{name}_past"], 2, 1)
-        none = np.zeros((past.shape[0], by, *past.shape[2:]), past.dtype)
-        past = np.concatenate([none, past], 1)
-        return np.concatenate([past[:, past.shape[1] - by :], x], 1)[:, : x.shape[1]]
+    def delayed(self, name: str, ago: list[int]) -> Arrays:
+        """An input of some numbers of tokens ago, each [B, T, H, *axes] by its label, from the past
+        before the start: views of one array."""
+        x, past, most = self.x[name], np.moveaxis(self.state[f"{name}_past"], 2, 1), max(ago)
+        past = past[:, max(past.shape[1] - most, 0) :]
+        none = np.zeros((past.shape[0], most - past.shape[1], *past.shape[2:]), past.dtype)
+        every = np.concatenate([none, past, x[:, : max(self.run.T - min(ago), 0)]], 1)
+        return {f"{name}@-{by}": every[:, most - by : most - by + self.run.T] for by in ago}
 
-    def every(self, rows: Rows) -> tuple[Array, int]:
-        """The values before the call and those of its tokens [B, H, P + T, *axes], and P."""
-        x = np.moveaxis(self.x[rows.source], 1, 2).astype(self.run.dtype, copy=False)
+    def every(self, rows: Rows, last: int | None = None) -> tuple[Array, int]:
+        """The values before the call and those of its tokens [B, H, P + T, *axes], and P; with
+        ``last`` of that many tokens at most, the newest."""
+        x = self.x[rows.source][:, max(self.run.T - last, 0) if last else 0 :]
+        x = np.moveaxis(x, 1, 2).astype(self.run.dtype, copy=False)
         parts = [self.start[rows.field]] if rows.length != 0 else []
         parts += [self.start[rows.state][:, :, None]] if rows.state is not None else []
         parts = [part for part in parts if part.shape[2]]
@@ -128,15 +135,23 @@ class Call:
         those of what they are of."""
         past = self.start[rows.field].shape[2] if rows.length != 0 else 0
         known = past + (rows.state is not None)
-        every = np.zeros((*d.shape[:2], known + self.run.T, *d.shape[3:]), d.dtype)
-        stop = every.shape[2] - later
-        first = max(d.shape[2] - stop, 0)
-        every[:, :, stop - d.shape[2] + first : stop] = d[:, :, first:]
+        stop = known + self.run.T - later
+
+        def add(to: Array, first: int) -> None:
+            """To what lies from ``first`` on among all the values, what ``d`` has of it."""
+            at = stop - d.shape[2]
+            begin, end = max(first, at), min(first + to.shape[2], stop)
+            if begin < end:
+                to[:, :, begin - first : end - first] += d[:, :, begin - at : end - at]
+
         if rows.length != 0:
-            self.dpast[rows.field] += every[:, :, :past]
+            add(self.dpast[rows.field], 0)
         if rows.state is not None:
-            self.dstart[rows.state] = self.dstart.get(rows.state, 0.0) + every[:, :, past]
-        self.dx[rows.source] += np.moveaxis(every[:, :, known:], 2, 1)
+            start = self.dstart.setdefault(
+                rows.state, np.zeros((*d.shape[:2], *d.shape[3:]), d.dtype)
+            )
+            add(start[:, :, None], past)
+        add(np.moveaxis(self.dx[rows.source], 1, 2), known)
         self.written.add(rows.source)
 
     def add(self, name: str, d: Array | None) -> None:
@@ -177,9 +192,9 @@ class Call:
         found |= {field: self.state[field] for field in self.carried}
         for rows in self.program.kept:
             if rows.field not in self.carried:
-                every, _ = self.every(rows)
-                stop = every.shape[2] - (rows.state is not None)
                 length = rows.length
+                every, _ = self.every(rows, None if length is None else length + 1)
+                stop = every.shape[2] - (rows.state is not None)
                 if length is None:
                     length = self.start[rows.field].shape[2] + self.run.T
                 found[rows.field] = every[:, :, stop - length : stop]
