@@ -80,13 +80,16 @@ INLINE void stage_channels(chunk *panel, int rows, const grown &left, const grow
 INLINE real own_sum(real (&v)[LANES]) {
     const int lane = threadIdx.x % LANES;
 #pragma unroll
-    for (int n = LANES / 2; n; n /= 2)
+    for (int step = 0; step < 5; step++) {
+        const int n = LANES / 2 >> step;
+        const bool high = lane & n;
 #pragma unroll
-        for (int i = 0; i < n; i++) {
-            const bool high = lane & n;
-            const real sent = across(high ? v[i] : v[i + n], n);
-            v[i] = (high ? v[i + n] : v[i]) + sent;
-        }
+        for (int i = 0; i < LANES / 2; i++) /* bounds that are known, so that v lies in registers */
+            if (i < n) {
+                const real sent = across(high ? v[i] : v[i + n], n);
+                v[i] = (high ? v[i + n] : v[i]) + sent;
+            }
+    }
     return v[0];
 }
 
