@@ -308,7 +308,7 @@ class CudaArrays:
         """Rows, their width, and the steps between rows and between entries, if a tile is that."""
         groups: list[tuple[str, str]] = []
         for axis, length in zip(axes, lengths):
-            step = self._step(place, axis, axes)
+            step = self.step(place, axis, axes)
             if groups and groups[-1][1] == times(length, step):
                 groups[-1] = (times(groups[-1][0], length), step)
             else:
@@ -319,7 +319,8 @@ class CudaArrays:
         (rows, row), (width, step) = groups
         return rows, width, row, step
 
-    def _step(self, place: Place, axis: str, axes: Axes) -> str:
+    def step(self, place: Place, axis: str, axes: Axes) -> str:
+        """From an entry of a tile to the next along an axis, in an array."""
         time = next((a for a in axes if a in TIME), "")
         if axis == time:
             step = place.steps["t"]
@@ -335,7 +336,7 @@ class CudaArrays:
             lines.append(
                 f"const int {index_name(axis)} = {at}{f' % {_factor(length)}' if k else ''};"
             )
-            terms.append(times(index_name(axis), self._step(place, axis, axes)))
+            terms.append(times(index_name(axis), self.step(place, axis, axes)))
         return plus(*terms), lines
 
     @staticmethod

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from lacc.backends.c_ready import for_c
 from lacc.backends.c_text import dim, size, times
+from lacc.backends.c_values import View
 from lacc.backends.cuda_arrays import CudaArrays
-from lacc.backends.cuda_body import CudaBody, Split
+from lacc.backends.cuda_body import CudaBody, Split, only_multiplied
 from lacc.backends.device_kernel import KernelSpec
 from lacc.spec.model import Spec
 from lacc.tile.lower import Naming
@@ -71,7 +72,7 @@ class CudaBodies(CudaArrays):
     ) -> CudaBody:
         """The statements of a program that carries states in tiles ``held``, which it leaves in
         those, or in the tiles ``next_`` where they have one."""
-        arrays, pointers = {}, {}
+        arrays, pointers, lying = {}, {}, dict[int, View]()
         carried = "state" if program is not self.program else self.carried
         for n, inst in enumerate(program.body):
             if inst.op != "load":
@@ -84,8 +85,11 @@ class CudaBodies(CudaArrays):
             elif kind == "index" and not inst.axes:
                 pointers[n] = NUMBERS[label]
             elif kind != "index":
-                self.place(kind, label, inst.axes)
+                place = self.place(kind, label, inst.axes)
                 arrays[n] = self.pointer(kind, label)
+                if 0 < len(inst.axes) <= 2 and only_multiplied(program, n):
+                    steps = {a: self.step(place, a, inst.axes) for a in inst.axes}
+                    lying[n] = View(place.first, "0", steps)
         into: dict[int, str] = {}
         for label, n in program.outs.items():
             state = label.removeprefix("state:")
@@ -96,7 +100,7 @@ class CudaBodies(CudaArrays):
             return self._load(program, n, address)
 
         source = self.spec.file.source.text.splitlines()
-        return CudaBody(program, arrays, pointers, into, load, taken, self.split, source)
+        return CudaBody(program, arrays, pointers, into, load, taken, self.split, lying, source)
 
     def _load(self, program: Program, n: int, address: str) -> list[str]:
         """The lines that load a value."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from lacc.backends.c_body import Body, Group, Statement
 from lacc.backends.c_ops import JOINED, Ops
+from lacc.backends.c_ready import is_product
 from lacc.backends.c_text import words
-from lacc.backends.c_values import MEMORY, Index, Values, identity, index_name
+from lacc.backends.c_values import ALIASES, MEMORY, Index, Values, View, identity, index_name
 from lacc.backends.cuda_barriers import BARRIER, Step, Touch
 from lacc.backends.text import PRODUCT
 from lacc.tile.program import Axes, Inst, Program
@@ -44,9 +45,16 @@ class Split:
 class CudaValues(Values):
     """Entries of values as text, in a loop over those of tiles with axes ``over``, numbered i."""
 
-    def __init__(self, program: Program, arrays: Mapping[int, str], split: Split) -> None:
+    def __init__(
+        self,
+        program: Program,
+        arrays: Mapping[int, str],
+        split: Split,
+        lying: Mapping[int, View],
+    ) -> None:
+        """``lying`` are loads that are read where a caller has them, and how these lie."""
         super().__init__(program, arrays)
-        self.split = split
+        self.split, self.lying = split, lying
         self.over: Axes = ()
 
     def given(self, n: int) -> str:
@@ -56,6 +64,9 @@ class CudaValues(Values):
         if axis == self.split.axis:
             return self.split.most if most else self.split.here
         return super().length(axis, most)
+
+    def view(self, n: int) -> View | None:
+        return self.lying[n] if n in self.lying else super().view(n)
 
     def entry(self, n: int, index: Index | None = None) -> str:
         axes = self.body[n].axes
@@ -182,17 +193,20 @@ class CudaBody(Body):
         load: Callable[[int, str], list[str]],
         taken: set[str],
         split: Split,
-        source: Sequence[str] = (),
+        lying: Mapping[int, View],
+        source: Sequence[str],
     ) -> None:
-        """``source`` are the lines of the spec."""
-        self.split, self.source = split, source
+        """``lying`` are loads that are read where a caller has them, ``source`` the lines of the
+        spec."""
+        self.split, self.lying, self.source = split, lying, source
         self.line = 0
+        there = {n: view.base for n, view in lying.items()}
         self.rooms: dict[str, str] = {}
         """The tiles that statements work in alone, and their sizes."""
-        super().__init__(program, arrays, pointers, into, load, taken)
+        super().__init__(program, arrays, {**pointers, **there}, into, load, taken)
 
     def _values(self, arrays: Mapping[int, str]) -> CudaValues:
-        return CudaValues(self.program, arrays, self.split)
+        return CudaValues(self.program, arrays, self.split, self.lying)
 
     def _operations(self) -> CudaOps:
         return CudaOps(self.v, self.storage, frozenset(self.home))
@@ -232,8 +246,11 @@ class CudaBody(Body):
     # ---- what statements touch -------------------------------------------------------------------
 
     def tile(self, n: int) -> str:
-        """The tile that a stored value lies in, "" for a variable of each thread."""
+        """The tile that a stored value lies in, "" for a variable of each thread, or what is read
+        where a caller has it."""
         name = self.v.names[n]
+        if n in self.lying:
+            return ""
         if self.body[n].op == "levels":
             return name
         return name.removesuffix("[0]") if self.body[n].axes or name.endswith("[0]") else ""
@@ -293,3 +310,23 @@ def _largest(sizes: list[str]) -> str:
     for other in others:
         first = f"largest({first}, {other})"
     return first
+
+
+def only_multiplied(program: Program, n: int) -> bool:
+    """Whether products of matrices alone read a value, as it is or renamed."""
+    if n in program.outs.values():
+        return False
+    for k, inst in enumerate(program.body):
+        if n not in inst.ins:
+            continue
+        if inst.op in ALIASES or inst.op == "rename":
+            if not only_multiplied(program, k):
+                return False
+        elif inst.op in ("contract", "accumulate"):
+            a, b = inst.ins[-2:]
+            left, right = program.body[a].axes, program.body[b].axes
+            if n in inst.ins[:-2] or not is_product(left, right, inst.value):
+                return False
+        else:
+            return False
+    return True

@@ -106,7 +106,43 @@ struct strided {
     }
 };
 
-/* The same, each entry times one of another matrix. */
+/* Entries (row, k) of a matrix where a caller has it, of any type, with any steps; 0 where there is
+   none. */
+template <class T>
+struct lying {
+    const T *x;
+    int64_t row_step, k_step;
+
+    __device__ __forceinline__ bool along() const {
+        return k_step == 1;
+    }
+
+    __device__ __forceinline__ real at(int row, int k) const {
+        return x ? real_of(x[row * row_step + k * k_step]) : R(0);
+    }
+
+    template <int N>
+    __device__ __forceinline__ void read(real (&out)[N], int row, int k, int count) const {
+        enum { SOME = N * sizeof(T) < 16 ? N : 16 / sizeof(T) };
+        struct alignas(SOME * sizeof(T)) several {
+            T x[SOME];
+        };
+        const T *in = x + (row * row_step + k * k_step);
+        if (k_step == 1 && x && count >= N && (uint64_t)in % sizeof(several) == 0) {
+#pragma unroll
+            for (int e = 0; e < N; e += SOME) {
+                const several some = *(const several *)(in + e);
+#pragma unroll
+                for (int i = 0; i < SOME; i++) out[e + i] = real_of(some.x[i]);
+            }
+        } else {
+#pragma unroll
+            for (int e = 0; e < N; e++) out[e] = x && e < count ? real_of(in[e * k_step]) : R(0);
+        }
+    }
+};
+
+/* The same as strided, each entry times one of another matrix. */
 struct weighted {
     const real *x, *y;
     int row_step, k_step;
@@ -314,16 +350,29 @@ struct shaped {
 };
 
 /* C = A B, or base + A B, or scale[i sm + j sn] base + A B. */
-DEVICE void multiply_onto(int m, int n, int k, const real *a, int am, int ak, const real *b, int bk, int bn, real *c, int cm,
-                          int cn, int shape, const real *base, const real *scale, int sm, int sn) {
+template <class Left, class Right>
+INLINE void multiplied_onto(int m, int n, int k, const Left &a, const Right &b, real *c, int cm, int cn, int shape,
+                            const real *base, const real *scale, int sm, int sn) {
     const bool lower = shape == LOWER_OUT;
-    product<PRECISION>(m, n, strided{a, am, ak}, strided{b, bn, bk}, k, shaped{shape, k}, [&](int i, int j, real sum) {
+    product<PRECISION>(m, n, a, b, k, shaped{shape, k}, [&](int i, int j, real sum) {
         const int at = i * cm + j * cn;
         if (!base)
             c[at] = lower && j > i ? R(0) : sum;
         else if (!lower || j <= i)
             c[at] = (scale ? scale[i * sm + j * sn] * base[at] : base[at]) + sum;
     });
+}
+
+DEVICE void multiply_onto(int m, int n, int k, const real *a, int am, int ak, const real *b, int bk, int bn, real *c, int cm,
+                          int cn, int shape, const real *base, const real *scale, int sm, int sn) {
+    multiplied_onto(m, n, k, strided{a, am, ak}, strided{b, bn, bk}, c, cm, cn, shape, base, scale, sm, sn);
+}
+
+/* The same, of operands where a caller has them. */
+template <class A, class B>
+DEVICE void multiply_onto(int m, int n, int k, const A *a, int64_t am, int64_t ak, const B *b, int64_t bk, int64_t bn, real *c,
+                          int cm, int cn, int shape, const real *base, const real *scale, int sm, int sn) {
+    multiplied_onto(m, n, k, lying<A>{a, am, ak}, lying<B>{b, bn, bk}, c, cm, cn, shape, base, scale, sm, sn);
 }
 
 /* C[i cm + j cn] (+)= sum over p of a[i am + p ak] b[p bk + j bn]: added where `add`, else written.
@@ -339,4 +388,18 @@ INLINE void gemm(int m, int n, int k, const real *a, int am, int ak, const real 
 INLINE void gemm_onto(int m, int n, int k, const real *a, int am, int ak, const real *b, int bk, int bn, real *c, int cm, int cn,
                       int shape, const real *base, const real *scale, int sm, int sn) {
     multiply_onto(m, n, k, a, am, ak, b, bk, bn, c, cm, cn, shape, base, scale, sm, sn);
+}
+
+/* The same of operands where a caller has them, whose steps may be of 64 bits. */
+template <class A, class B, class AM, class AK, class BK, class BN>
+INLINE void gemm(int m, int n, int k, const A *a, AM am, AK ak, const B *b, BK bk, BN bn, real *c, int cm, int cn, int shape,
+                 int add) {
+    multiply_onto(m, n, k, a, (int64_t)am, (int64_t)ak, b, (int64_t)bk, (int64_t)bn, c, cm, cn, shape, add ? c : nullptr,
+                  nullptr, 0, 0);
+}
+
+template <class A, class B, class AM, class AK, class BK, class BN>
+INLINE void gemm_onto(int m, int n, int k, const A *a, AM am, AK ak, const B *b, BK bk, BN bn, real *c, int cm, int cn,
+                      int shape, const real *base, const real *scale, int sm, int sn) {
+    multiply_onto(m, n, k, a, (int64_t)am, (int64_t)ak, b, (int64_t)bk, (int64_t)bn, c, cm, cn, shape, base, scale, sm, sn);
 }
