@@ -19,10 +19,6 @@ from lacc.tile.program import Axes, Inst, Program
 OPERANDS = "operands"
 """The shared memory that products stage their operands in."""
 
-ALONE = ("load_tile(", "fill(", "copy(")
-"""Device functions whose threads share the entries of a tile as those of a loop do, and that stage
-nothing."""
-
 PLAIN = words(
     "for if real R real_of load_tile store_tile fill copy add_to across barrier moved "
     "scan scan_back tropical running chain_parts"
@@ -273,14 +269,13 @@ class CudaBody(Body):
             return
 
     def _touches(self, statement: Statement) -> Iterator[Touch]:
-        alone = statement.lines[0].startswith(ALONE)
         for n in statement.reads:
             if tile := self.tile(n):
                 own = n in statement.own and bool(self.body[n].axes)
                 yield Touch(tile, self.body[n].op == "levels", own)
         for n in statement.makes:
             if tile := self.tile(n):
-                own = bool(self.body[n].axes) and (n in statement.own or alone)
+                own = bool(self.body[n].axes) and n in statement.own
                 yield Touch(tile, True, own)
         said = {word for line in statement.lines for word in re.findall(r"\w+", line)}
         called = {word for line in statement.lines for word in CALLED.findall(line)}
@@ -288,11 +283,12 @@ class CudaBody(Body):
             yield Touch(OPERANDS, True)
         yield from (Touch(name, True) for name in self.rooms if name in said)
 
-    def read(self, n: int) -> Iterator[Touch]:
-        """What reading a value whole, from where it lies, touches."""
+    def read(self, n: int, own: bool = False) -> Iterator[Touch]:
+        """What reading a value whole, from where it lies, touches; ``own`` where each thread reads
+        its own entries."""
         for k in self.behind(n):
             if tile := self.tile(k):
-                yield Touch(tile, False, own=k == n and bool(self.body[n].axes))
+                yield Touch(tile, False, own and k == n and bool(self.body[n].axes))
 
     def behind(self, n: int) -> list[int]:
         """The stored values whose entries are those of a value."""

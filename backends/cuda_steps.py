@@ -58,9 +58,7 @@ class CudaSteps(CudaBodies):
             axes = Naming(self.spec).axes(self.states[state].shape)
             place = self.place(BEGUN[self.carried], state, axes)
             lines = self.load(tile, place, axes, self._lengths(axes))
-            yield Step(
-                lines, (Touch(tile, True, own=bool(axes)), Touch(f"{state} in memory", False))
-            )
+            yield Step(lines, (Touch(tile, True), Touch(f"{state} in memory", False)))
         if self.what.kind != "chunk":
             for label, n in self.program.outs.items():
                 kind, _, name = label.rpartition(":")
@@ -145,11 +143,11 @@ class CudaSteps(CudaBodies):
             axes = Naming(self.spec).axes(self.states[state].shape)
             lengths = self._lengths(axes)
             kept = self.place("kept", f"{state}_start", axes)
-            yield Step(self.load(tile, kept, axes, lengths), (Touch(tile, True, bool(axes)),))
+            yield Step(self.load(tile, kept, axes, lengths), (Touch(tile, True),))
             room = self.place("scratch", state, axes)
             touches = (
-                Touch(tile, False, bool(axes)),
-                Touch(f"{state} of a stretch", True, bool(axes)),
+                Touch(tile, False),
+                Touch(f"{state} of a stretch", True),
             )
             keeps.append(Step(self.store(tile, room, axes, lengths), touches))
         items: list[Step | Block] = [
@@ -167,8 +165,8 @@ class CudaSteps(CudaBodies):
             axes = Naming(self.spec).axes(self.states[state].shape)
             room = self.place("scratch", state, axes)
             touches = (
-                Touch(tile, True, bool(axes)),
-                Touch(f"{state} of a stretch", False, bool(axes)),
+                Touch(tile, True),
+                Touch(f"{state} of a stretch", False),
             )
             yield Step(self.load(tile, room, axes, self._lengths(axes)), touches)
 
@@ -193,7 +191,7 @@ class CudaSteps(CudaBodies):
                 axes, tile = self.program.body[n].axes, self.sums[label]
                 length = times(*self._lengths(axes))
                 line = f"add_to({tile}, {self.body.v.pointer(n)}, {length});"
-                yield Step([line], (Touch(tile, True, True), *self.body.read(n)))
+                yield Step([line], (Touch(tile, True, True), *self.body.read(n, own=True)))
             else:
                 yield Step(self._stored(label, n), tuple(self.body.read(n)))
 
@@ -227,7 +225,7 @@ class CudaSteps(CudaBodies):
             length, left = times(*self._lengths(axes)), next_.get(state, tile)
             own = Touch(tile, True, bool(axes)), Touch(left, True, bool(axes))
             if body.into.get(out) != entry_of(left, axes):
-                touches = (own[1], *body.read(out))
+                touches = (own[1], *body.read(out, own=True))
                 line = f"copy({left}, {body.v.pointer(out)}, {length});"
                 ready.append(Step([line], touches))
             if left != tile:
@@ -240,10 +238,10 @@ class CudaSteps(CudaBodies):
             axes = Naming(self.spec).axes(self.states[state].shape)
             place = self.place(ENDED[self.carried], state, axes)
             lines = self._by_one(self.store(tile, place, axes, self._lengths(axes)), axes)
-            yield Step(lines, (Touch(tile, False, bool(axes)), Touch(f"{state} in memory", True)))
+            yield Step(lines, (Touch(tile, False), Touch(f"{state} in memory", True)))
         for label, tile in self.sums.items():
             kind, _, name = label.rpartition(":")
             axes = self.program.body[self.program.outs[label]].axes
             place = self.place(OUTS[kind], name, axes)
             lines = self._by_one(self.store(tile, place, axes, self._lengths(axes)), axes)
-            yield Step(lines, (Touch(tile, False, True),))
+            yield Step(lines, (Touch(tile, False),))
