@@ -32,8 +32,8 @@ class CudaSteps(CudaBodies):
 
     def _items(self) -> list[Step | Block]:
         """Everything the kernel does."""
-        inside = self._of_tokens() if self.by_token else self._of_chunk()
         items: list[Step | Block] = [*self._begin()]
+        inside = self._of_tokens() if self.by_token else self._of_chunk()
         match self.what.kind:
             case "chunk":
                 items += [Step(self._at_chunk("index")), *inside]
