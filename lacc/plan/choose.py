@@ -18,9 +18,10 @@ PASTS = (32, 2048)
 """Tokens before the chunk of a price that is looked at."""
 NEGLIGIBLE = 2e-3
 """The share of a price below which a term of it is left out."""
-IN_FIRST, IN_ONE = 0.5, 0.25
+IN_FIRST, IN_ONE, IN_CHUNK = 0.5, 0.25, 0.07
 """Of a machine's ``near`` and ``call`` what a token by itself takes where heads go apart: its tiles
-stay in the first level, and most of its calls are loops that follow each other."""
+stay in the first level, and most of its calls are loops that follow each other. The last is the
+same for the calls of a chunk, which start while the work of those before is still under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +91,19 @@ def _priced(
     token = cost.total(cost.from_state(program) for program in tokens)
     beside = cost.TILE_CALLS if machine.apart else cost.BLOCK_CALLS
     call, extra = machine.call * 1e9, Size.of(beside * (1 + back))
+    in_chunk = call * IN_CHUNK if machine.apart else call
     near, far = size / machine.near * 1e9, size / machine.far * 1e9
     by_token = (IN_FIRST, IN_ONE) if machine.apart else (1.0, 1.0)
     return replace(
         plan,
         moved=_short(_price(((block + carry).entries, 1.0)), dims),
         chunk=_short(_price(*_seconds(block + carry, machine, size), (kept, far)), dims),
-        chunk_calls=_short(_price((carry.calls, call)), dims),
-        block_calls=_short(_price((block.calls + extra, call)), dims),
+        chunk_calls=_short(_price((carry.calls, in_chunk), (carry.steps, call)), dims),
+        block_calls=_short(_price((block.calls + extra, in_chunk), (block.steps, call)), dims),
         token=_short(
             _price(*_seconds(token, machine, size), (token.entries, near * by_token[0])), dims
         ),
-        token_calls=_short(_price((token.calls + extra, call * by_token[1])), dims),
+        token_calls=_short(_price((token.calls + token.steps + extra, call * by_token[1])), dims),
     )
 
 

@@ -69,13 +69,14 @@ RUNS = {
 @dataclass(frozen=True, slots=True)
 class Work:
     """Flops in products of matrices, flops in elementwise work, entries of tiles that pass through
-    memory, matrices multiplied, calls into NumPy."""
+    memory, matrices multiplied, calls into NumPy, calls for one token of many."""
 
     products: Size = ZERO
     maps: Size = ZERO
     entries: Size = ZERO
     matrices: Size = ZERO
     calls: Size = ZERO
+    steps: Size = ZERO
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -84,6 +85,7 @@ class Work:
             self.entries + other.entries,
             self.matrices + other.matrices,
             self.calls + other.calls,
+            self.steps + other.steps,
         )
 
     @property
@@ -159,10 +161,10 @@ def _of_instruction(program: Program, inst: Inst) -> Work:
             eliminated = extent(program, operands[0].axes) * program.sizes[inst.value[0]]
             return Work(flops + _scaled(eliminated, 2 / 3), ZERO, entries, TOKENS, ONE)
         case "scan" | "scan_back" | "tropical":
-            return Work(ZERO, flops, entries, ZERO, _scaled(TOKENS, 3))
+            return Work(ZERO, flops, entries, steps=_scaled(TOKENS, 3))
         case "chain" | "chain_back":
             products = _scaled(extent(program, axes), 2)
-            return Work(ZERO, flops, entries + products, ZERO, _scaled(TOKENS, 4))
+            return Work(ZERO, flops, entries + products, steps=_scaled(TOKENS, 4))
     return Work(ZERO, flops, entries, ZERO, ONE)
 
 

@@ -243,7 +243,7 @@ def _of_phases(derived: Derived, C: int, T: int, dims: Mapping[str, int]) -> Tab
         found["attend"] = cost.attended(derived)
     rows = []
     for phase, work in found.items():
-        counts = (work.products, work.maps, work.entries, work.calls)
+        counts = (work.products, work.maps, work.entries, work.calls + work.steps)
         numbers = (cost.evaluate(n, sizes(C, dims, T / 2)) for n in counts)
         rows.append((phase, *(f"{n:,.0f}" for n in numbers)))
     header = ("phase", "flops in products", "flops elementwise", "entries moved", "calls")
