@@ -142,7 +142,8 @@ INLINE void attended(const Args &a, int64_t program, real *query, real *keys, re
     }
     const int64_t token = (at.row * a.T + at.begin + at.first) * a.H + h, row = (at.row * a.H + h) * a.T + at.begin + at.first;
     for (int i = threadIdx.x; i < count * V; i += THREADS)
-        if (sum[i / V] != 0) out[i] /= sum[i / V]; /* by who stores it */
+        if (sum[i / V] != 0) out[i] /= sum[i / V];
+    barrier();
     store_tile(entries<T_output>(a.output, token * V), a.H * V, 1, out, count, V);
     for (int i = threadIdx.x; i < count && a.base; i += THREADS) {
         ((real *)a.base)[row + i] = top[i] == R(-INFINITY) ? R(0) : top[i];
@@ -255,6 +256,7 @@ INLINE void pulled_keys(const Args &a, int64_t program, real *keys, real *d_keys
             gemm(count, K, width, shares, OTHERS, 1, query, K, 1, d_keys, K, 1, WHOLE, 1);
             barrier();
         }
+    if (!width) barrier();
     store_tile(entries<T_d_keys>(a.d_keys, held * a.dk_b + row * a.dk_t + entry * a.dk_h), a.dk_t, 1, d_keys, count, K);
     store_tile(entries<T_d_values>(a.d_values, held * a.dv_b + row * a.dv_t + entry * a.dv_h), a.dv_t, 1, d_values, count, V);
 }
