@@ -15,42 +15,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from kernel_cases import CASES, EXAMPLES, SCALE, first, of, once
 
 import lacc
 from lacc import interpreter
 from lacc.diagnostics import LaccError
 from lacc.runtime import torch_calls
-from lacc.verify.cases import Case, Scale
 from lacc.verify.checks import CHECKS, Check, single
 from lacc.verify.harness import verify
-from lacc.verify.subject import Finding, Subject
-
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-SCALE = Scale(16, 135)
-CASES: dict[str, dict[str, int]] = {
-    "linear_transformer": {"K": 5, "V": 35},  # more values than one program holds
-    "simple_gla": {},
-    "gla": {},
-    "gla_outer": {},
-    "gsa": {},
-    "gated_deltanet": {"K": 17, "V": 6},
-    "deltaproduct": {},
-    "momentum_delta": {},
-    "lru": {},
-    "mamba1": {},
-    "mlstm": {},
-    "mlstm_by_hand": {},
-    "abc_attention": {},
-    "fox": {},
-    "slstm": {},
-    "bidirectional": {},
-}
-"""One example of each class of transition, and of attention, scaled states and both directions."""
 
 ROUNDS = {"gla": {"K": 40, "V": 40}, "simple_gla": {"K": 40, "V": 36}}
 """Kernels of one chunk go through several blocks of K (gla), or of V and of K (simple_gla)."""
@@ -75,19 +51,6 @@ def launched(way: str) -> Iterator[None]:
         yield
     finally:
         torch_calls.load = stock
-
-
-def once(subject: Subject) -> Iterator[Finding]:
-    """Three chunks, the last of them short, from a state that other tokens left."""
-    started = not subject.bench.reference.signature.no_initial
-    tokens = 3 if subject.mode == "step" else 2 * subject.chunk + 5
-    case = Case(T=tokens, started=started, seed=1)
-    yield from subject.compare(subject.run(case), subject.bench.truth(case), case)
-
-
-def of(check: Check, *modes: str) -> Check:
-    """A check in some modes alone."""
-    return lambda subject: check(subject) if subject.mode in modes else iter(())
 
 
 SOME: dict[str, dict[str, Check]] = {
@@ -132,13 +95,6 @@ def blocks() -> dict[str, str]:
             report = verify(reference, [kernel], checks=checks, scale=SCALE)
         found |= {f"{name}, {row}": "; ".join(report.failures) for row, _ in report.cells}
     return found
-
-
-def first(check: Check) -> Check:
-    """A check in a kernel's first mode, by chunks where it has them."""
-    return lambda subject: (
-        check(subject) if subject.mode == subject.kernel.kernel.modes[0] else iter(())
-    )
 
 
 EACH: dict[str, dict[str, Check]] = {

@@ -16,6 +16,7 @@ import torch
 
 from lacc.runtime.caching import BuildError
 from lacc.runtime.cuda_building import Builder, Built, Wanted, builder
+from lacc.runtime.torch_rooms import operand_dtype
 from lacc.runtime.torch_run import Support
 from lacc.runtime.torch_walk import power_from
 
@@ -87,7 +88,7 @@ class Launcher:
         built = self.built.get(key)
         if built is None:
             with self.lock:
-                built = self.built.get(key) or self._built(kernel, run, block, types)
+                built = self._alike(key) or self._built(kernel, run, block, types)
                 self.built[key] = built
         blocks = -(-size // block) if block else 1
         each = built.scratch * blocks
@@ -126,10 +127,19 @@ class Launcher:
         found |= {"PRECISION": PRECISIONS[run.PRECISION]}
         found |= {"BLOCK": block or NARROWEST}
         given = zip(self.kernels[kernel][0], types, strict=True)
-        found |= {f"T_{name}": ELEMENTS[x] for name, x in given if x in ELEMENTS}
+        each = {name: ELEMENTS.get(x or operand_dtype(run)) for name, x in given}
+        found |= {f"T_{name}": number for name, number in each.items() if number is not None}
         only = ["LACC_ONLY", f"LACC_ONLY_{kernel}"]
         double = ["LACC_DOUBLE"] if run.dtype == torch.float64 else []
         return (*(f"{name}={value}" for name, value in found.items()), *only, *double)
+
+    def _alike(self, key: Any) -> Built | None:
+        """What was built for the same with types for tensors that are omitted now."""
+        for other, built in self.built.items():
+            pairs = zip(key[-1], other[-1], strict=True)
+            if key[:-1] == other[:-1] and all(now in (None, then) for now, then in pairs):
+                return built
+        return None
 
     def _built(self, kernel: str, run: Any, block: int, types: Sequence[Any]) -> Built:
         if self.builder is None:

@@ -1,0 +1,88 @@
+"""Emitted CUDA kernels, emulated on the CPU: every class, mode and way of launching by default,
+every example, sanitizers and compilers with ``-m full``.
+
+`LACC_UPDATE=1 pytest -m full tests/test_cuda.py -k every_example` writes `tests/matrix/cuda.md`, a
+row as soon as its example is done; errors differ from machine to machine, so it is compared without
+its numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import EXAMPLES, ROOT
+
+pytest.importorskip("torch")
+
+import cuda_cases
+import kernel_cases
+
+import lacc
+from lacc.diagnostics import LaccError
+from lacc.runtime.cuda_emulation import COMPILER, ORDERS, Emulated
+
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs {COMPILER}")
+
+ATTEND = {"fox"}
+"""Cases that attend to earlier tokens, which no CUDA kernel does."""
+CASES = {name: dims for name, dims in kernel_cases.CASES.items() if name not in ATTEND}
+TABLE = ROOT / "tests" / "matrix" / "cuda.md"
+COLUMNS = ("chunk", "split", "parallel", "recurrent", "step", "float32", "bfloat16", "seconds")
+HEAD = """\
+Emitted CUDA kernels, emulated with shuffled threads, against the recurrence: the worst error of
+outputs, states and gradients. In float64 by mode, `chunk` in one kernel, `split` the same in
+several; `step` has no gradients; – is what an example has not. float32 (limit: 20 times the
+recurrence's own error) and bfloat16 (rms, limit: twice what rounding the inputs does) in the first
+mode, with products as on tensor cores. Processor seconds, compilers apart.
+
+"""
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=list(CASES))
+def test_emulated_kernels_are_the_recurrence(number: int) -> None:
+    """Threads run in one order, and in another one for the next example."""
+    name, dims = [*CASES.items()][number]
+    builder = Emulated(ORDERS[number % len(ORDERS)])
+    assert not cuda_cases.failures(name, dims, cuda_cases.SOME, builder)
+
+
+@pytest.mark.parametrize("name", cuda_cases.SHORT)
+def test_products_of_tensor_cores(name: str) -> None:
+    assert not cuda_cases.failures(name, CASES[name], cuda_cases.SHORT[name], Emulated("shuffled"))
+
+
+def test_attention_is_refused() -> None:
+    for name in ATTEND:
+        with pytest.raises(LaccError) as refused:
+            lacc.compile(kernel_cases.EXAMPLES / f"{name}.la", "cuda")
+        assert refused.value.diagnostics[0].code == "LA0704"
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, str]:
+    """The rows of the table by example, those that a test replaces included."""
+    lines = TABLE.read_text("utf-8").splitlines() if TABLE.is_file() else []
+    rows = [line for line in lines if line.startswith("|")]
+    return {line.split("|")[1].strip(): line for line in rows[2:]}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example(path: Path, table: dict[str, str]) -> None:
+    try:
+        found = cuda_cases.row(path.stem, Emulated("shuffled"))
+        cells = [found.get(column, "–") for column in COLUMNS]
+    except LaccError as refused:
+        found, cells = {}, [refused.diagnostics[0].message]
+    assert not found.get("failed"), found["failed"]
+    row = f"| {' | '.join((path.stem, *cells))} |"
+    if os.environ.get("LACC_UPDATE"):
+        table[path.stem] = row
+        head = [f"| {' | '.join(('example', *COLUMNS))} |", "|---" * (len(COLUMNS) + 1) + "|"]
+        rows = [table[name] for name in sorted(table)]
+        TABLE.write_text(HEAD + "\n".join([*head, *rows, ""]), "utf-8")
+    assert re.sub(r"\d\S*", "0", table[path.stem]) == re.sub(r"\d\S*", "0", row)
