@@ -27,9 +27,9 @@ from lacc.runtime.cuda_emulation import COMPILER, ORDERS, Emulated
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs {COMPILER}")
 
-ATTEND = {"fox"}
-"""Cases that attend to earlier tokens, which no CUDA kernel does."""
-CASES = {name: dims for name, dims in kernel_cases.CASES.items() if name not in ATTEND}
+CASES = kernel_cases.CASES
+REFUSED = "deltaformer"
+"""It attends and has no chunks."""
 TABLE = ROOT / "tests" / "matrix" / "cuda.md"
 COLUMNS = ("chunk", "split", "parallel", "recurrent", "step", "float32", "bfloat16", "seconds")
 HEAD = """\
@@ -55,11 +55,10 @@ def test_products_of_tensor_cores(name: str) -> None:
     assert not cuda_cases.failures(name, CASES[name], cuda_cases.SHORT[name], Emulated("shuffled"))
 
 
-def test_attention_is_refused() -> None:
-    for name in ATTEND:
-        with pytest.raises(LaccError) as refused:
-            lacc.compile(kernel_cases.EXAMPLES / f"{name}.la", "cuda")
-        assert refused.value.diagnostics[0].code == "LA0704"
+def test_attention_token_by_token_is_refused() -> None:
+    with pytest.raises(LaccError) as refused:
+        lacc.compile(kernel_cases.EXAMPLES / f"{REFUSED}.la", "cuda")
+    assert refused.value.diagnostics[0].code == "LA0704"
 
 
 @pytest.fixture(scope="module")
