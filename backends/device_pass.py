@@ -18,6 +18,7 @@ from lacc.backends.device_kernel import KernelSpec, host_size
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Shape, Size
 from lacc.tile.derive import Pair
+from lacc.tile.lower import Naming
 from lacc.tile.operands import only_products
 from lacc.tile.partition import (
     Part,
@@ -228,6 +229,8 @@ class DevicePass(ABC, Generic[K]):
         lines.append(f"y = {_dict(rooms)}")
         ends = [f'"{s}": state_room(run{_shape(self.shapes[s])})' for s in self.states]
         into = "run.into or " if self.by_token else ""
+        if self.by_token and (whole := [*self._read_by_all()]):
+            lines.append(f"begun = apart(begun, run, {tuple_text(whole)})")
         lines.append(f"ended = {into}{_dict(ends)}")
         lines.append("kept = dict.fromkeys(" + tuple_text(map(start_name, self.starts)) + ")")
         if self.starts:
@@ -238,6 +241,16 @@ class DevicePass(ABC, Generic[K]):
             lines.append("if keep:")
             lines.append(f"    kept = {_dict(starts)}")
         return lines
+
+    def _read_by_all(self) -> Iterator[str]:
+        """The states of which every program that shares an axis has the whole, and one stores it
+        when others may not have read it."""
+        naming = Naming(self.spec)
+        for kernel in self.fused:
+            split = kernel.what.split
+            for state in kernel.what.carries:
+                if split and split not in naming.axes(self.shapes[state]):
+                    yield state
 
     @property
     def _starts_rounded(self) -> frozenset[str]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernel_cases import EXAMPLES, SCALE, first, of, once
+from kernel_cases import EXAMPLES, SCALE, first, in_place, of, once
 
 import lacc
 from lacc.runtime import cuda_calls
@@ -25,6 +25,7 @@ SOME: dict[str, dict[str, Check]] = {
     "fused": {
         "once": of(once, "chunk", "recurrent", "step"),
         "packed": of(CHECKS["packed"], "chunk", "recurrent"),
+        "in place": in_place,
     },
     "split": {"once": of(once, "chunk"), "packed": of(CHECKS["packed"], "chunk")},
 }

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from kernel_cases import CASES, EXAMPLES, SCALE, first, of, once
+from kernel_cases import CASES, EXAMPLES, SCALE, first, in_place, of, once
 
 import lacc
 from lacc import interpreter
@@ -58,6 +58,7 @@ SOME: dict[str, dict[str, Check]] = {
         "once": once,
         "packed": of(CHECKS["packed"], "chunk", "recurrent"),
         "bfloat16": of(CHECKS["bfloat16"], "chunk"),
+        "in place": in_place,
     },
     "split": {"once": of(once, "chunk", "parallel"), "packed": of(CHECKS["packed"], "chunk")},
 }

@@ -5,6 +5,7 @@ This module stands alone (torch only): its text is pasted into emitted files of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,14 @@ def chunk_room(run: Any, dtype: Any, *axes: int) -> torch.Tensor:
 def state_room(run: Any, *axes: int) -> torch.Tensor:
     """[N, H, *axes], not filled."""
     return torch.empty((run.N, run.H, *axes), dtype=run.dtype, device=run.device)
+
+
+def apart(begun: Mapping[str, Any], run: Any, names: Iterable[str]) -> Mapping[str, Any]:
+    """States before the first token, those of ``names`` as copies where a run writes in place."""
+    if run.into is None:
+        return begun
+    copies = {name: begun[name].clone() for name in names if begun[name] is not None}
+    return {**begun, **copies}
 
 
 def finer(run: Any) -> Any:
