@@ -188,11 +188,11 @@ def build_report(
     from lacc.static.build import Refused, figures, lacking
 
     spec = load(given, overrides)
-    if target_named(target).name != "triton":
-        reason, hint = "it builds no binaries for a GPU", "compile with --target triton"
+    if target_named(target).name not in ("triton", "cuda"):
+        reason, hint = "it builds no binaries for a GPU", "compile with --target triton or cuda"
         problem = error("LA0703", None, target=target, what="report", reason=reason, hint=hint)
         raise LaccError([problem])
-    if reason := lacking():
+    if reason := lacking(target):
         raise LaccError([error("LA0702", None, name=target, reason=reason)])
     kernel = compile(spec, target, dtype=dtype, mode=mode, chunk=chunk)
     try:

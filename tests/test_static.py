@@ -159,7 +159,7 @@ def build(name: str, architecture: str, **sizes: int) -> Figures:
 def test_torch_ops_count_where_they_launch_something() -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton")
-    from lacc.static.capture import TorchOps
+    from lacc.static.torch_ops import TorchOps
 
     twice = torch.library.custom_op(
         "lacc_tests::twice",

@@ -1,5 +1,5 @@
-"""A compiled Triton kernel and the shape of a call go in; what that call launches on a GPU
-architecture comes out, as figures of the build. No GPU is needed, and nothing runs.
+"""A compiled kernel of Triton or CUDA and the shape of a call go in; what that call launches on a
+GPU architecture comes out, as figures of the build. No GPU is needed, and nothing runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +44,7 @@ class Figures:
 def figures(
     kernel: Kernel, function: str, architecture: str, sizes: Mapping[str, int], dtype: str
 ) -> Figures:
-    """What forward, backward and step of a Triton kernel launch. ``function`` is its name in the
+    """What forward, backward and step of a kernel launch. ``function`` is its name in the
     emitted file, ``sizes`` are B, T, H, maybe G, and dims that differ from their defaults.
 
     Inputs have ``dtype``; params and gates that are read as exp(gate) alone have float32, as where
@@ -59,9 +60,11 @@ def figures(
     }
     with tempfile.TemporaryDirectory(prefix="lacc-static-") as folder:
         file = Path(folder) / f"emitted_{kernel.signature.name}.py"
-        file.write_text(kernel.source, encoding="utf-8")
+        for name, text in (kernel.files or {file.name: kernel.source}).items():
+            (file := Path(folder) / name).write_text(text, encoding="utf-8")
         reply = _asked(
             {
+                "target": kernel.target,
                 "file": str(file),
                 "function": function,
                 "architecture": architecture,
@@ -88,17 +91,31 @@ def figures(
     return Figures(
         spec=kernel.signature.name,
         architecture=ARCHITECTURES[architecture],
-        compiler=f"triton {version('triton')}",
+        compiler=compiler(kernel.target),
         sizes=shown,
         dtype=dtype,
         calls=calls,
     )
 
 
-def lacking() -> str:
-    """What this machine lacks to compile Triton kernels, "" where nothing. No GPU is needed."""
-    absent = [package for package in ("torch", "triton") if find_spec(package) is None]
-    return f"it needs {' and '.join(absent)}" if absent else ""
+def lacking(target: str) -> str:
+    """What this machine lacks to compile kernels of a target, "" where nothing; never a GPU."""
+    packages = ("torch", "triton") if target == "triton" else ("torch",)
+    absent = [package for package in packages if find_spec(package) is None]
+    if absent:
+        return f"it needs {' and '.join(absent)}"
+    return "it needs nvcc" if target == "cuda" and not _cuda().nvcc() else ""
+
+
+def compiler(target: str) -> str:
+    """What compiles kernels of a target, with its version."""
+    if target == "triton":
+        return f"triton {version('triton')}"
+    return "nvcc {}.{}".format(*_cuda().release(_cuda().nvcc()))
+
+
+def _cuda() -> Any:
+    return import_module("lacc.runtime.cuda_building")
 
 
 def complete(signature: Signature, sizes: Mapping[str, int]) -> dict[str, int]:

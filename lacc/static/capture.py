@@ -11,16 +11,14 @@ process of its own alone, as the stand-in is Triton's driver until that process 
 from __future__ import annotations
 
 import tempfile
-from collections import Counter, namedtuple
-from collections.abc import Callable, Iterator
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
-from torch._library.custom_ops import OPDEFS
-from torch.utils._python_dispatch import TorchDispatchMode
 from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError
 from triton.runtime import driver
@@ -30,27 +28,16 @@ from triton.runtime.jit import JITFunction
 
 from lacc.static import binary, ttir
 from lacc.static.architectures import MULTIPROCESSORS, Architecture
-from lacc.static.launches import Call, Launch
+from lacc.static.launches import Call, Launch, NotCompiled
+from lacc.static.torch_ops import TorchOps
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-
-VIEWS = {
-    *("view", "reshape", "_unsafe_view", "transpose", "t", "permute", "expand", "as_strided"),
-    *("slice", "select", "squeeze", "unsqueeze", "unbind", "split", "split_with_sizes", "chunk"),
-    *("detach", "alias", "lift_fresh", "is_same_size", "_local_scalar_dense"),
-    *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
-}
-"""Torch ops that make a view or take memory, and launch nothing."""
 
 Properties = namedtuple(
     "Properties",
     "name major minor multi_processor_count shared_memory_per_block "
     "shared_memory_per_block_optin total_memory warp_size gcnArchName",
 )
-
-
-class NotCompiled(Exception):
-    """An architecture's compiler refuses a kernel; says which, and why."""
 
 
 class Recorder:
@@ -67,6 +54,13 @@ class Recorder:
         with TorchOps() as ops:
             result = function()
         return Call(name, tuple(self.launches), dict(ops.seen)), result
+
+    def attach(self, module: dict[str, Any]) -> None:
+        """Has an emitted file launch its kernels on tensors of the CPU."""
+        module["on_device"] = lambda where: True
+
+    def know(self, tensors: Iterable[Any]) -> None:
+        """What calls are given; loads and stores of a kernel say what it reads."""
 
     def measured(self, compiled: Any) -> _Measured:
         """What a compiled kernel shows."""
@@ -146,26 +140,6 @@ def _traffic(accesses: dict[str, str], arguments: dict[str, Any]) -> tuple[int, 
         for way in how:
             touched[way][tensor.data_ptr(), *tensor.shape] = size
     return sum(touched["r"].values()), sum(touched["w"].values())
-
-
-class TorchOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the torch ops that would launch a kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = op.name().removesuffix(f".{op._overloadname}")
-        if (custom := OPDEFS.get(name)) is not None:  # what it runs is looked at instead
-            with self:
-                return custom._init_fn(*args, **(kwargs or {}))
-        with self:
-            if (parts := op.decompose(*args, **(kwargs or {}))) is not NotImplemented:
-                return parts
-        if (short := name.partition("::")[2]) not in VIEWS:
-            self.seen[short] += 1
-        return op(*args, **(kwargs or {}))
 
 
 class _Driver:

@@ -11,6 +11,10 @@ from lacc.static.architectures import CLOCK, ISSUE, MULTIPROCESSORS
 MIB = 1 << 20
 
 
+class NotCompiled(Exception):
+    """An architecture's compiler refuses a kernel; says which, and why."""
+
+
 @dataclass(frozen=True)
 class Launch:
     """One launch of one kernel. ``registers`` of a thread, ``spill`` bytes of a thread in local
