@@ -51,6 +51,13 @@ def test_emitted_c_is_the_snapshot(name: str) -> None:
     compare(own_c(kernel.source), f"{name}.c")
 
 
+def test_emitted_cuda_is_the_snapshot() -> None:
+    source = driver.compile(ROOT / "examples" / "gla.la", "cuda").source
+    assert source is not None
+    start = source.index("/* ---- gla: kernels */")
+    compare(source[start:].strip() + "\n", "gla.cu")
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_the_same_spec_gives_the_same_bytes(name: str) -> None:
     path = ROOT / "examples" / f"{name}.la"

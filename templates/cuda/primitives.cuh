@@ -147,10 +147,12 @@ INLINE void wait_groups() {
 }
 
 #ifndef __CUDACC_RTC__
-/* Starts programs times blocks blocks; the error, or 0. */
+/* Starts programs times blocks blocks, if there are any; the error, or 0. */
 template <class Args>
 static int launch(void (*kernel)(Args), int64_t programs, int64_t blocks, int threads, int64_t shared, void *stream,
                   const Args &args) {
+    if (programs < 1 || blocks < 1) return 0;
+    if (programs > 0x7fffffff || blocks > 0xffff) return cudaErrorInvalidValue;
     const cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (error != cudaSuccess) return error;
     kernel<<<dim3((unsigned)programs, (unsigned)blocks), threads, shared, (cudaStream_t)stream>>>(args);

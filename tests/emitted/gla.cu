@@ -1,0 +1,939 @@
+/* ---- gla: kernels */
+
+#if !defined(LACC_ONLY) || defined(LACC_ONLY_fused_0)
+namespace fused_0 {
+
+constexpr int K = D_K, V = D_V, L = CHUNK_L;
+constexpr int V_most = BLOCK < V ? BLOCK : V;
+
+/* Tiles: floats, and the stretches between barriers from which to which each is held. */
+ROOM placement<12> tiles()
+{
+    return placed<12>({
+        {K * V_most, 0, 10}, /* S */
+        {L * K, 1, 6}, /* g */
+        {L * V_most, 4, 7}, /* summed */
+        {levels_room(L, K), 2, 6}, /* decay */
+        {L * K, 2, 3}, /* q */
+        {L * K, 2, 3}, /* k */
+        {L * K, 3, 4}, /* from_start */
+        {L * L, 3, 5}, /* pairs */
+        {L * K, 3, 7}, /* to_end */
+        {K, 6, 7}, /* total */
+        {L * V_most, 7, 8}, /* o */
+        {meet_room(L, K), 3, 3}, /* work */
+    });
+}
+
+/* o, S_start, chunk after chunk carrying S. */
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_fused_0(const gla_fused_0_args a)
+{
+    constexpr auto lies = tiles();
+    real *const S = lies.tile(0, a.arena);
+    real *const g = lies.tile(1, a.arena);
+    real *const summed = lies.tile(2, a.arena);
+    real *const decay_room = lies.tile(3, a.arena);
+    real *const q = lies.tile(4, a.arena);
+    real *const k = lies.tile(5, a.arena);
+    real *const from_start = lies.tile(6, a.arena);
+    real *const pairs = lies.tile(7, a.arena);
+    real *const to_end = lies.tile(8, a.arena);
+    real *const total = lies.tile(9, a.arena);
+    real *const o = lies.tile(10, a.arena);
+    real *const work = lies.tile(11, a.arena);
+    levels_t decay;
+    real power;
+    const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
+    const int64_t sequence = program / H;
+    const auto its = sequence_at(sequence, a.T, a.cu, a.firsts);
+    const int64_t chunks = (its.tokens + L - 1) / L;
+    const int64_t from = blockIdx.y * (int64_t)V_most;
+    const int V_here = V % V_most == 0 ? V_most : least(V_most, V - (int)from);
+    auto *const g_at = entries<T_g>(a.g, its.batch * a.g_b + head * a.g_h);
+    auto *const q_at = entries<T_q>(a.q, its.batch * a.q_b + head * a.q_h);
+    auto *const k_at = entries<T_k>(a.k, its.batch * a.k_b + head * a.k_h);
+    auto *const v_at = entries<T_v>(a.v, its.batch * a.v_b + head * a.v_h + from * a.v_0);
+    auto *const S_begun_at = entries<T_S_begun>(a.S_begun, (sequence * H + head) * K * V + from);
+    auto *const S_start_at = entries<T_S_start>(a.S_start, from);
+    auto *const o_at = entries<T_o>(a.o, head * V + from);
+    auto *const S_ended_at = entries<T_S_ended>(a.S_ended, (sequence * H + head) * K * V + from);
+    // o = K**-0.5 * S[t].T @ q
+    power = f_pow((real)(K), R(-0.5));
+    load_tile(S, S_begun_at, V, 1, K, K, V_here);
+    for (int64_t number = 0; number < chunks; number++) {
+        const int64_t index = number, chunk = its.chunk + index;
+        const int64_t start = index * L;
+        const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
+        [[maybe_unused]] const int64_t place = start, token = its.first + place;
+        [[maybe_unused]] const int64_t row = its.batch * a.T + token;
+        barrier();
+        store_tile(moved(S_start_at, (chunk * H + head) * (K * V)), V, 1, S, K, V_here);
+        load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K);
+        barrier();
+        // S[t] = diag(α) @ S[t-1] + k @ v.T
+        levels(&decay, g, C, K, 1, 0, decay_room);
+        load_tile(q, q_at + token * a.q_t, a.q_t, a.q_0, C, C, K);
+        load_tile(k, k_at + token * a.k_t, a.k_t, a.k_0, C, C, K);
+        barrier();
+        meet(pairs, from_start, to_end, q, k, K, &decay, work);
+        barrier();
+        gemm(C, V_here, K, from_start, K, 1, S, V_here, 1, summed, V_here, 1, WHOLE, 0);
+        barrier();
+        gemm(C, V_here, C, pairs, C, 1, v_at + token * a.v_t, a.v_t, a.v_0, summed, V_here, 1, LOWER_A, 1);
+        barrier();
+        whole(total, &decay);
+        barrier();
+        gemm_onto(K, V_here, C, to_end, 1, K, v_at + token * a.v_t, a.v_t, a.v_0, S, V_here, 1, WHOLE, S, total, 1, 0);
+        // o = K**-0.5 * S[t].T @ q
+        for (int i = threadIdx.x; i < C * V_here; i += THREADS) {
+            o[i] = power * summed[i];
+        }
+        barrier();
+        store_tile(o_at + row * (H * V), H * V, 1, o, C, V_here);
+        barrier();
+    }
+    barrier();
+    store_tile(S_ended_at, V, 1, S, K, V_here);
+}
+
+#ifndef __CUDACC_RTC__
+extern "C" int64_t gla_fused_0_shared(void)
+{
+    return tiles().shared;
+}
+
+extern "C" int64_t gla_fused_0_scratch(void)
+{
+    return tiles().scratch;
+}
+
+extern "C" int gla_fused_0_launch(const gla_fused_0_args *a, int64_t programs, int64_t blocks, void *stream)
+{
+    return launch(gla_fused_0, programs, blocks, THREADS, gla_fused_0_shared(), stream, *a);
+}
+#endif
+
+}
+#endif
+
+#if !defined(LACC_ONLY) || defined(LACC_ONLY_forward_0a)
+namespace forward_0a {
+
+constexpr int K = D_K, V = D_V, L = CHUNK_L;
+constexpr int K_most = BLOCK < K ? BLOCK : K;
+
+/* Tiles: floats, and the stretches between barriers from which to which each is held. */
+ROOM placement<7> tiles()
+{
+    return placed<7>({
+        {K_most * V, 0, 8}, /* S */
+        {L * K_most, 1, 4}, /* g */
+        {levels_room(L, K_most), 2, 4}, /* decay */
+        {K_most, 3, 6}, /* total */
+        {L * K_most, 4, 5}, /* down2 */
+        {L * K_most, 4, 5}, /* k */
+        {L * K_most, 5, 6}, /* scaled */
+    });
+}
+
+/* S_start, chunk after chunk carrying S. */
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0a(const gla_forward_0a_args a)
+{
+    constexpr auto lies = tiles();
+    real *const S = lies.tile(0, a.arena);
+    real *const g = lies.tile(1, a.arena);
+    real *const decay_room = lies.tile(2, a.arena);
+    real *const total = lies.tile(3, a.arena);
+    real *const down2 = lies.tile(4, a.arena);
+    real *const k = lies.tile(5, a.arena);
+    real *const scaled = lies.tile(6, a.arena);
+    levels_t decay;
+    const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
+    const int64_t sequence = program / H;
+    const auto its = sequence_at(sequence, a.T, a.cu, a.firsts);
+    const int64_t chunks = (its.tokens + L - 1) / L;
+    const int64_t from = blockIdx.y * (int64_t)K_most;
+    const int K_here = K % K_most == 0 ? K_most : least(K_most, K - (int)from);
+    auto *const g_at = entries<T_g>(a.g, its.batch * a.g_b + head * a.g_h + from * a.g_0);
+    auto *const k_at = entries<T_k>(a.k, its.batch * a.k_b + head * a.k_h + from * a.k_0);
+    auto *const v_at = entries<T_v>(a.v, its.batch * a.v_b + head * a.v_h);
+    auto *const S_begun_at = entries<T_S_begun>(a.S_begun, (sequence * H + head) * K * V + from * V);
+    auto *const S_start_at = entries<T_S_start>(a.S_start, from * V);
+    auto *const S_ended_at = entries<T_S_ended>(a.S_ended, (sequence * H + head) * K * V + from * V);
+    load_tile(S, S_begun_at, 0, 1, 1, 1, K_here * V);
+    for (int64_t number = 0; number < chunks; number++) {
+        const int64_t index = number, chunk = its.chunk + index;
+        const int64_t start = index * L;
+        const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
+        [[maybe_unused]] const int64_t place = start, token = its.first + place;
+        [[maybe_unused]] const int64_t row = its.batch * a.T + token;
+        barrier();
+        store_tile(moved(S_start_at, (chunk * H + head) * (K * V)), 0, 1, S, 1, K_here * V);
+        load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K_here);
+        barrier();
+        // S[t] = diag(α) @ S[t-1] + k @ v.T
+        levels(&decay, g, C, K_here, 1, 0, decay_room);
+        barrier();
+        whole(total, &decay);
+        barrier();
+        suffix(down2, &decay);
+        load_tile(k, k_at + token * a.k_t, a.k_t, a.k_0, C, C, K_here);
+        barrier();
+        for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
+            scaled[i] = k[i] * down2[i];
+        }
+        barrier();
+        gemm_onto(K_here, V, C, scaled, 1, K_here, v_at + token * a.v_t, a.v_t, a.v_0, S, V, 1, WHOLE, S, total, 1, 0);
+        barrier();
+    }
+    barrier();
+    store_tile(S_ended_at, 0, 1, S, 1, K_here * V);
+}
+
+#ifndef __CUDACC_RTC__
+extern "C" int64_t gla_forward_0a_shared(void)
+{
+    return tiles().shared;
+}
+
+extern "C" int64_t gla_forward_0a_scratch(void)
+{
+    return tiles().scratch;
+}
+
+extern "C" int gla_forward_0a_launch(const gla_forward_0a_args *a, int64_t programs, int64_t blocks, void *stream)
+{
+    return launch(gla_forward_0a, programs, blocks, THREADS, gla_forward_0a_shared(), stream, *a);
+}
+#endif
+
+}
+#endif
+
+#if !defined(LACC_ONLY) || defined(LACC_ONLY_forward_0b)
+namespace forward_0b {
+
+constexpr int K = D_K, V = D_V, L = CHUNK_L;
+
+/* Tiles: floats, and the stretches between barriers from which to which each is held. */
+ROOM placement<9> tiles()
+{
+    return placed<9>({
+        {L * V, 3, 5}, /* summed */
+        {L * K, 0, 2}, /* g */
+        {levels_room(L, K), 1, 2}, /* decay */
+        {L * K, 1, 2}, /* q */
+        {L * K, 1, 2}, /* k */
+        {L * K, 2, 3}, /* from_start */
+        {L * L, 2, 4}, /* pairs */
+        {L * V, 5, 6}, /* o */
+        {meet_room(L, K), 2, 2}, /* work */
+    });
+}
+
+/* o, of one chunk. */
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0b(const gla_forward_0b_args a)
+{
+    constexpr auto lies = tiles();
+    real *const summed = lies.tile(0, a.arena);
+    real *const g = lies.tile(1, a.arena);
+    real *const decay_room = lies.tile(2, a.arena);
+    real *const q = lies.tile(3, a.arena);
+    real *const k = lies.tile(4, a.arena);
+    real *const from_start = lies.tile(5, a.arena);
+    real *const pairs = lies.tile(6, a.arena);
+    real *const o = lies.tile(7, a.arena);
+    real *const work = lies.tile(8, a.arena);
+    levels_t decay;
+    real power;
+    const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
+    const int64_t chunk = program / H;
+    const auto at = chunk_at(chunk, a.T, a.table);
+    const int64_t sequence = at.sequence, index = at.index;
+    const auto its = sequence_at(sequence, a.T, a.cu, a.firsts);
+    if (index * L >= its.tokens) return; /* behind all tokens */
+    auto *const g_at = entries<T_g>(a.g, its.batch * a.g_b + head * a.g_h);
+    auto *const q_at = entries<T_q>(a.q, its.batch * a.q_b + head * a.q_h);
+    auto *const k_at = entries<T_k>(a.k, its.batch * a.k_b + head * a.k_h);
+    auto *const S_start_at = entries<T_S_start>(a.S_start, 0);
+    auto *const v_at = entries<T_v>(a.v, its.batch * a.v_b + head * a.v_h);
+    auto *const o_at = entries<T_o>(a.o, head * V);
+    // o = K**-0.5 * S[t].T @ q
+    power = f_pow((real)(K), R(-0.5));
+    const int64_t start = index * L;
+    const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
+    [[maybe_unused]] const int64_t place = start, token = its.first + place;
+    [[maybe_unused]] const int64_t row = its.batch * a.T + token;
+    load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K);
+    barrier();
+    // S[t] = diag(α) @ S[t-1] + k @ v.T
+    levels(&decay, g, C, K, 1, 0, decay_room);
+    load_tile(q, q_at + token * a.q_t, a.q_t, a.q_0, C, C, K);
+    load_tile(k, k_at + token * a.k_t, a.k_t, a.k_0, C, C, K);
+    barrier();
+    meet(pairs, from_start, 0, q, k, K, &decay, work);
+    barrier();
+    gemm(C, V, K, from_start, K, 1, moved(S_start_at, (chunk * H + head) * (K * V)), V, 1, summed, V, 1, WHOLE, 0);
+    barrier();
+    gemm(C, V, C, pairs, C, 1, v_at + token * a.v_t, a.v_t, a.v_0, summed, V, 1, LOWER_A, 1);
+    barrier();
+    // o = K**-0.5 * S[t].T @ q
+    for (int i = threadIdx.x; i < C * V; i += THREADS) {
+        o[i] = power * summed[i];
+    }
+    barrier();
+    store_tile(o_at + row * (H * V), H * V, 1, o, C, V);
+}
+
+#ifndef __CUDACC_RTC__
+extern "C" int64_t gla_forward_0b_shared(void)
+{
+    return tiles().shared;
+}
+
+extern "C" int64_t gla_forward_0b_scratch(void)
+{
+    return tiles().scratch;
+}
+
+extern "C" int gla_forward_0b_launch(const gla_forward_0b_args *a, int64_t programs, int64_t blocks, void *stream)
+{
+    return launch(gla_forward_0b, programs, blocks, THREADS, gla_forward_0b_shared(), stream, *a);
+}
+#endif
+
+}
+#endif
+
+#if !defined(LACC_ONLY) || defined(LACC_ONLY_backward_0a)
+namespace backward_0a {
+
+constexpr int K = D_K, V = D_V, L = CHUNK_L;
+constexpr int K_most = BLOCK < K ? BLOCK : K;
+
+/* Tiles: floats, and the stretches between barriers from which to which each is held. */
+ROOM placement<9> tiles()
+{
+    return placed<9>({
+        {K_most * V, 0, 8}, /* dS */
+        {L * K_most, 1, 4}, /* g */
+        {levels_room(L, K_most), 2, 4}, /* decay */
+        {L * K_most, 3, 4}, /* up2 */
+        {L * K_most, 3, 4}, /* q */
+        {K_most, 4, 6}, /* total */
+        {L * V, 4, 5}, /* o */
+        {L * K_most, 4, 6}, /* scaled */
+        {L * V, 5, 6}, /* scaled2 */
+    });
+}
+
+/* dS_end, chunk after chunk carrying S. */
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0a(const gla_backward_0a_args a)
+{
+    constexpr auto lies = tiles();
+    real *const dS = lies.tile(0, a.arena);
+    real *const g = lies.tile(1, a.arena);
+    real *const decay_room = lies.tile(2, a.arena);
+    real *const up2 = lies.tile(3, a.arena);
+    real *const q = lies.tile(4, a.arena);
+    real *const total = lies.tile(5, a.arena);
+    real *const o = lies.tile(6, a.arena);
+    real *const scaled = lies.tile(7, a.arena);
+    real *const scaled2 = lies.tile(8, a.arena);
+    levels_t decay;
+    real power;
+    const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
+    const int64_t sequence = program / H;
+    const auto its = sequence_at(sequence, a.T, a.cu, a.firsts);
+    const int64_t chunks = (its.tokens + L - 1) / L;
+    const int64_t from = blockIdx.y * (int64_t)K_most;
+    const int K_here = K % K_most == 0 ? K_most : least(K_most, K - (int)from);
+    auto *const g_at = entries<T_g>(a.g, its.batch * a.g_b + head * a.g_h + from * a.g_0);
+    auto *const q_at = entries<T_q>(a.q, its.batch * a.q_b + head * a.q_h + from * a.q_0);
+    auto *const do__at = entries<T_do_>(a.do_, its.batch * a.do__b + head * a.do__h);
+    auto *const S_dended_at = entries<T_S_dended>(a.S_dended, (sequence * H + head) * K * V + from * V);
+    auto *const dS_end_at = entries<T_dS_end>(a.dS_end, from * V);
+    auto *const S_dbegun_at = entries<T_S_dbegun>(a.S_dbegun, (sequence * H + head) * K * V + from * V);
+    // o = K**-0.5 * S[t].T @ q
+    power = f_pow((real)(K), R(-0.5));
+    load_tile(dS, S_dended_at, 0, 1, 1, 1, K_here * V);
+    for (int64_t number = 0; number < chunks; number++) {
+        const int64_t index = chunks - 1 - number, chunk = its.chunk + index;
+        const int64_t start = index * L;
+        const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
+        [[maybe_unused]] const int64_t place = start, token = its.first + place;
+        [[maybe_unused]] const int64_t row = its.batch * a.T + token;
+        barrier();
+        store_tile(moved(dS_end_at, (chunk * H + head) * (K * V)), 0, 1, dS, 1, K_here * V);
+        load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K_here);
+        barrier();
+        // S[t] = diag(α) @ S[t-1] + k @ v.T
+        levels(&decay, g, C, K_here, 1, 0, decay_room);
+        barrier();
+        prefix(up2, &decay);
+        load_tile(q, q_at + token * a.q_t, a.q_t, a.q_0, C, C, K_here);
+        barrier();
+        whole(total, &decay);
+        load_tile(o, moved(do__at, token * a.do__t), a.do__t, a.do__0, C, C, V);
+        for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
+            scaled[i] = q[i] * up2[i];
+        }
+        barrier();
+        // o = K**-0.5 * S[t].T @ q
+        for (int i = threadIdx.x; i < C * V; i += THREADS) {
+            scaled2[i] = o[i] * power;
+        }
+        barrier();
+        // S[t] = diag(α) @ S[t-1] + k @ v.T
+        gemm_onto(V, K_here, C, scaled2, 1, V, scaled, K_here, 1, dS, 1, V, WHOLE, dS, total, 0, 1);
+        barrier();
+    }
+    barrier();
+    store_tile(S_dbegun_at, 0, 1, dS, 1, K_here * V);
+}
+
+#ifndef __CUDACC_RTC__
+extern "C" int64_t gla_backward_0a_shared(void)
+{
+    return tiles().shared;
+}
+
+extern "C" int64_t gla_backward_0a_scratch(void)
+{
+    return tiles().scratch;
+}
+
+extern "C" int gla_backward_0a_launch(const gla_backward_0a_args *a, int64_t programs, int64_t blocks, void *stream)
+{
+    return launch(gla_backward_0a, programs, blocks, THREADS, gla_backward_0a_shared(), stream, *a);
+}
+#endif
+
+}
+#endif
+
+#if !defined(LACC_ONLY) || defined(LACC_ONLY_backward_0b)
+namespace backward_0b {
+
+constexpr int K = D_K, V = D_V, L = CHUNK_L;
+
+/* Tiles: floats, and the stretches between barriers from which to which each is held. */
+ROOM placement<34> tiles()
+{
+    return placed<34>({
+        {L * K, 0, 17}, /* g */
+        {levels_room(L, K), 1, 17}, /* decay */
+        {L * K, 2, 16}, /* q */
+        {L * K, 2, 14}, /* k */
+        {K * V, 4, 13}, /* dS_end */
+        {L * V, 10, 15}, /* scaled2 */
+        {L * K, 5, 16}, /* product2 */
+        {K * V, 7, 15}, /* S_start */
+        {L * K, 2, 16}, /* up2 */
+        {L * L, 3, 12}, /* pairs */
+        {L * K, 3, 13}, /* to_end */
+        {L * K, 4, 16}, /* down2 */
+        {L * K, 6, 7}, /* scaled */
+        {L * K, 7, 18}, /* suffix_pull2 */
+        {K, 8, 9}, /* product3 */
+        {L * K, 9, 18}, /* whole_pull2 */
+        {L * V, 9, 10}, /* o */
+        {L * L, 11, 14}, /* product4 */
+        {L * V, 12, 13}, /* product5 */
+        {L * V, 13, 19}, /* dv */
+        {L * K, 14, 16}, /* dq */
+        {L * K, 14, 16}, /* part */
+        {L * K, 14, 18}, /* part2 */
+        {L * K, 15, 16}, /* product6 */
+        {L * K, 16, 19}, /* dk */
+        {L * K, 16, 17}, /* scaled3 */
+        {L * K, 16, 18}, /* dq2 */
+        {L * K, 17, 18}, /* prefix_pull2 */
+        {L * K, 18, 19}, /* dg */
+        {meet_room(L, K), 3, 3}, /* work */
+        {suffix_pull_room(L, K), 7, 7}, /* work2 */
+        {whole_pull_room(L, K), 9, 9}, /* work3 */
+        {meet_pull_room(L, K), 14, 14}, /* work4 */
+        {prefix_pull_room(L, K), 17, 17}, /* work5 */
+    });
+}
+
+/* q, g, k, v, of one chunk. */
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0b(const gla_backward_0b_args a)
+{
+    constexpr auto lies = tiles();
+    real *const g = lies.tile(0, a.arena);
+    real *const decay_room = lies.tile(1, a.arena);
+    real *const q = lies.tile(2, a.arena);
+    real *const k = lies.tile(3, a.arena);
+    real *const dS_end = lies.tile(4, a.arena);
+    real *const scaled2 = lies.tile(5, a.arena);
+    real *const product2 = lies.tile(6, a.arena);
+    real *const S_start = lies.tile(7, a.arena);
+    real *const up2 = lies.tile(8, a.arena);
+    real *const pairs = lies.tile(9, a.arena);
+    real *const to_end = lies.tile(10, a.arena);
+    real *const down2 = lies.tile(11, a.arena);
+    real *const scaled = lies.tile(12, a.arena);
+    real *const suffix_pull2 = lies.tile(13, a.arena);
+    real *const product3 = lies.tile(14, a.arena);
+    real *const whole_pull2 = lies.tile(15, a.arena);
+    real *const o = lies.tile(16, a.arena);
+    real *const product4 = lies.tile(17, a.arena);
+    real *const product5 = lies.tile(18, a.arena);
+    real *const dv = lies.tile(19, a.arena);
+    real *const dq = lies.tile(20, a.arena);
+    real *const part = lies.tile(21, a.arena);
+    real *const part2 = lies.tile(22, a.arena);
+    real *const product6 = lies.tile(23, a.arena);
+    real *const dk = lies.tile(24, a.arena);
+    real *const scaled3 = lies.tile(25, a.arena);
+    real *const dq2 = lies.tile(26, a.arena);
+    real *const prefix_pull2 = lies.tile(27, a.arena);
+    real *const dg = lies.tile(28, a.arena);
+    real *const work = lies.tile(29, a.arena);
+    real *const work2 = lies.tile(30, a.arena);
+    real *const work3 = lies.tile(31, a.arena);
+    real *const work4 = lies.tile(32, a.arena);
+    real *const work5 = lies.tile(33, a.arena);
+    levels_t decay;
+    real power;
+    const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
+    const int64_t chunk = program / H;
+    const auto at = chunk_at(chunk, a.T, a.table);
+    const int64_t sequence = at.sequence, index = at.index;
+    const auto its = sequence_at(sequence, a.T, a.cu, a.firsts);
+    if (index * L >= its.tokens) return; /* behind all tokens */
+    auto *const g_at = entries<T_g>(a.g, its.batch * a.g_b + head * a.g_h);
+    auto *const q_at = entries<T_q>(a.q, its.batch * a.q_b + head * a.q_h);
+    auto *const k_at = entries<T_k>(a.k, its.batch * a.k_b + head * a.k_h);
+    auto *const dS_end_at = entries<T_dS_end>(a.dS_end, 0);
+    auto *const v_at = entries<T_v>(a.v, its.batch * a.v_b + head * a.v_h);
+    auto *const S_start_at = entries<T_S_start>(a.S_start, 0);
+    auto *const do__at = entries<T_do_>(a.do_, its.batch * a.do__b + head * a.do__h);
+    auto *const dq_at = entries<T_dq>(a.dq, head * K);
+    auto *const dg_at = entries<T_dg>(a.dg, head * K);
+    auto *const dk_at = entries<T_dk>(a.dk, head * K);
+    auto *const dv_at = entries<T_dv>(a.dv, head * V);
+    // o = K**-0.5 * S[t].T @ q
+    power = f_pow((real)(K), R(-0.5));
+    const int64_t start = index * L;
+    const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
+    [[maybe_unused]] const int64_t place = start, token = its.first + place;
+    [[maybe_unused]] const int64_t row = its.batch * a.T + token;
+    load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K);
+    barrier();
+    // S[t] = diag(α) @ S[t-1] + k @ v.T
+    levels(&decay, g, C, K, 1, 0, decay_room);
+    barrier();
+    prefix(up2, &decay);
+    load_tile(q, q_at + token * a.q_t, a.q_t, a.q_0, C, C, K);
+    load_tile(k, k_at + token * a.k_t, a.k_t, a.k_0, C, C, K);
+    barrier();
+    meet(pairs, 0, to_end, q, k, K, &decay, work);
+    barrier();
+    suffix(down2, &decay);
+    load_tile(dS_end, moved(dS_end_at, (chunk * H + head) * (K * V)), 0, 1, 1, 1, K * V);
+    barrier();
+    gemm(K, C, V, dS_end, V, 1, v_at + token * a.v_t, a.v_0, a.v_t, product2, 1, K, WHOLE, 0);
+    barrier();
+    for (int i = threadIdx.x; i < C * K; i += THREADS) {
+        scaled[i] = product2[i] * k[i];
+    }
+    barrier();
+    suffix_pull(suffix_pull2, scaled, &decay, work2);
+    load_tile(S_start, moved(S_start_at, (chunk * H + head) * (K * V)), 0, 1, 1, 1, K * V);
+    barrier();
+    for (int i = threadIdx.x / LANES; i < K; i += WARPS) {
+        const int i_K = i;
+        real sum = R(0);
+        for (int j = threadIdx.x % LANES; j < V; j += LANES) {
+            const int i_V = j;
+            sum += dS_end[i_K * V + i_V] * S_start[i_K * V + i_V];
+        }
+        for (int mask = LANES / 2; mask > 0; mask /= 2)
+            sum += across(sum, mask);
+        if (threadIdx.x % LANES == 0) product3[i] = sum;
+    }
+    barrier();
+    whole_pull(whole_pull2, product3, &decay, work3);
+    load_tile(o, moved(do__at, token * a.do__t), a.do__t, a.do__0, C, C, V);
+    barrier();
+    // o = K**-0.5 * S[t].T @ q
+    for (int i = threadIdx.x; i < C * V; i += THREADS) {
+        scaled2[i] = o[i] * power;
+    }
+    barrier();
+    // S[t] = diag(α) @ S[t-1] + k @ v.T
+    gemm(C, C, V, scaled2, V, 1, v_at + token * a.v_t, a.v_0, a.v_t, product4, C, 1, WHOLE, 0);
+    barrier();
+    gemm(C, V, C, pairs, 1, C, scaled2, V, 1, product5, V, 1, UPPER_A, 0);
+    barrier();
+    gemm_onto(V, C, K, dS_end, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product5, NULL, 0, 0);
+    barrier();
+    meet_pull(dq, part, part2, product4, q, k, K, &decay, work4);
+    barrier();
+    gemm(C, K, V, scaled2, V, 1, S_start, 1, V, product6, K, 1, WHOLE, 0);
+    barrier();
+    for (int i = threadIdx.x; i < C * K; i += THREADS) {
+        dk[i] = product2[i] * down2[i] + part[i];
+        scaled3[i] = product6[i] * q[i];
+        dq2[i] = dq[i] + product6[i] * up2[i];
+    }
+    barrier();
+    prefix_pull(prefix_pull2, scaled3, &decay, work5);
+    barrier();
+    for (int i = threadIdx.x; i < C * K; i += THREADS) {
+        dg[i] = suffix_pull2[i] + whole_pull2[i] + part2[i] + prefix_pull2[i];
+    }
+    store_tile(moved(dq_at, row * (H * K)), H * K, 1, dq2, C, K);
+    barrier();
+    store_tile(moved(dg_at, row * (H * K)), H * K, 1, dg, C, K);
+    store_tile(moved(dk_at, row * (H * K)), H * K, 1, dk, C, K);
+    store_tile(moved(dv_at, row * (H * V)), H * V, 1, dv, C, V);
+}
+
+#ifndef __CUDACC_RTC__
+extern "C" int64_t gla_backward_0b_shared(void)
+{
+    return tiles().shared;
+}
+
+extern "C" int64_t gla_backward_0b_scratch(void)
+{
+    return tiles().scratch;
+}
+
+extern "C" int gla_backward_0b_launch(const gla_backward_0b_args *a, int64_t programs, int64_t blocks, void *stream)
+{
+    return launch(gla_backward_0b, programs, blocks, THREADS, gla_backward_0b_shared(), stream, *a);
+}
+#endif
+
+}
+#endif
+
+#if !defined(LACC_ONLY) || defined(LACC_ONLY_forward_token)
+namespace forward_token {
+
+constexpr int K = D_K, V = D_V, L = CHUNK_L;
+constexpr int V_most = BLOCK < V ? BLOCK : V;
+
+/* Tiles: floats, and the stretches between barriers from which to which each is held. */
+ROOM placement<7> tiles()
+{
+    return placed<7>({
+        {K * V_most, 0, 8}, /* S */
+        {K, 1, 2}, /* g */
+        {K, 1, 3}, /* k */
+        {V_most, 1, 3}, /* v */
+        {K, 2, 3}, /* alpha */
+        {V_most, 4, 5}, /* product2 */
+        {V_most, 5, 6}, /* o */
+    });
+}
+
+/* o, S_start, token after token carrying S. */
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_token(const gla_forward_token_args a)
+{
+    constexpr auto lies = tiles();
+    real *const S = lies.tile(0, a.arena);
+    real *const g = lies.tile(1, a.arena);
+    real *const k = lies.tile(2, a.arena);
+    real *const v = lies.tile(3, a.arena);
+    real *const alpha = lies.tile(4, a.arena);
+    real *const product2 = lies.tile(5, a.arena);
+    real *const o = lies.tile(6, a.arena);
+    real power;
+    const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
+    const int64_t sequence = program / H;
+    const auto its = sequence_at(sequence, a.T, a.cu, a.firsts);
+    const int64_t begin_row = a.state_rows ? a.state_rows[sequence] : sequence;
+    const int64_t end_row = a.INTO ? begin_row : sequence;
+    const int64_t from = blockIdx.y * (int64_t)V_most;
+    const int V_here = V % V_most == 0 ? V_most : least(V_most, V - (int)from);
+    auto *const g_at = entries<T_g>(a.g, its.batch * a.g_b + head * a.g_h);
+    auto *const k_at = entries<T_k>(a.k, its.batch * a.k_b + head * a.k_h);
+    auto *const v_at = entries<T_v>(a.v, its.batch * a.v_b + head * a.v_h + from * a.v_0);
+    auto *const q_at = entries<T_q>(a.q, its.batch * a.q_b + head * a.q_h);
+    auto *const S_begun_at = entries<T_S_begun>(a.S_begun, (begin_row * H + head) * K * V + from);
+    auto *const o_at = entries<T_o>(a.o, head * V + from);
+    auto *const S_start_at = entries<T_S_start>(a.S_start, from);
+    auto *const S_ended_at = entries<T_S_ended>(a.S_ended, (end_row * H + head) * K * V + from);
+    // o = K**-0.5 * S[t].T @ q
+    power = f_pow((real)(K), R(-0.5));
+    load_tile(S, S_begun_at, V, 1, K, K, V_here);
+    for (int64_t step = 0; step < its.tokens; step++) {
+        [[maybe_unused]] const int64_t chunk = its.chunk + step / L;
+        [[maybe_unused]] const int64_t place = step, token = its.first + place;
+        [[maybe_unused]] const int64_t row = its.batch * a.T + token;
+        barrier();
+        if (step % L == 0) {
+            store_tile(moved(S_start_at, (chunk * H + head) * (K * V)), V, 1, S, K, V_here);
+        }
+        load_tile(g, g_at + token * a.g_t, 0, a.g_0, 1, 1, K);
+        load_tile(k, k_at + token * a.k_t, 0, a.k_0, 1, 1, K);
+        load_tile(v, v_at + token * a.v_t, 0, a.v_0, 1, 1, V_here);
+        barrier();
+        // gate α = exp(g)
+        for (int i = threadIdx.x; i < K; i += THREADS) {
+            alpha[i] = f_exp(g[i]);
+        }
+        barrier();
+        // S[t] = diag(α) @ S[t-1] + k @ v.T
+        for (int i = threadIdx.x; i < K * V_here; i += THREADS) {
+            const int i_K = i / V_here;
+            const int i_V = i % V_here;
+            S[i] = alpha[i_K] * S[i] + k[i_K] * v[i_V];
+        }
+        barrier();
+        gemm(1, V_here, K, q_at + token * a.q_t, 0, a.q_0, S, V_here, 1, product2, 0, 1, WHOLE, 0);
+        barrier();
+        // o = K**-0.5 * S[t].T @ q
+        for (int i = threadIdx.x; i < V_here; i += THREADS) {
+            o[i] = power * product2[i];
+        }
+        barrier();
+        store_tile(o_at + row * (H * V), 0, 1, o, 1, V_here);
+        barrier();
+    }
+    barrier();
+    store_tile(S_ended_at, V, 1, S, K, V_here);
+}
+
+#ifndef __CUDACC_RTC__
+extern "C" int64_t gla_forward_token_shared(void)
+{
+    return tiles().shared;
+}
+
+extern "C" int64_t gla_forward_token_scratch(void)
+{
+    return tiles().scratch;
+}
+
+extern "C" int gla_forward_token_launch(const gla_forward_token_args *a, int64_t programs, int64_t blocks, void *stream)
+{
+    return launch(gla_forward_token, programs, blocks, THREADS, gla_forward_token_shared(), stream, *a);
+}
+#endif
+
+}
+#endif
+
+#if !defined(LACC_ONLY) || defined(LACC_ONLY_backward_token)
+namespace backward_token {
+
+constexpr int K = D_K, V = D_V, L = CHUNK_L;
+
+/* Tiles: floats, and the stretches between barriers from which to which each is held. */
+ROOM placement<22> tiles()
+{
+    return placed<22>({
+        {K * V, 8, 10}, /* dS2 */
+        {K * V, 0, 14}, /* S_before */
+        {K * V, 0, 14}, /* dS */
+        {K, 5, 10}, /* alpha2 */
+        {K * V, 0, 14}, /* S_then */
+        {K, 4, 9}, /* k2 */
+        {V, 4, 9}, /* v2 */
+        {V, 6, 8}, /* scaled */
+        {K * V, 0, 14}, /* S_after */
+        {K, 1, 2}, /* g */
+        {K, 1, 3}, /* k */
+        {V, 1, 3}, /* v */
+        {K, 2, 3}, /* alpha */
+        {K, 4, 5}, /* g2 */
+        {V, 5, 6}, /* o */
+        {K * V, 6, 7}, /* S */
+        {K, 7, 10}, /* dq */
+        {K, 7, 8}, /* q */
+        {K, 9, 11}, /* dk */
+        {V, 9, 11}, /* dv */
+        {K, 9, 10}, /* dalpha */
+        {K, 10, 11}, /* dg */
+    });
+}
+
+/* q, g, k, v, token after token carrying S. */
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_token(const gla_backward_token_args a)
+{
+    constexpr auto lies = tiles();
+    real *const dS2 = lies.tile(0, a.arena);
+    real *const S_before = lies.tile(1, a.arena);
+    real *const dS = lies.tile(2, a.arena);
+    real *const alpha2 = lies.tile(3, a.arena);
+    real *const S_then = lies.tile(4, a.arena);
+    real *const k2 = lies.tile(5, a.arena);
+    real *const v2 = lies.tile(6, a.arena);
+    real *const scaled = lies.tile(7, a.arena);
+    real *const S_after = lies.tile(8, a.arena);
+    real *const g = lies.tile(9, a.arena);
+    real *const k = lies.tile(10, a.arena);
+    real *const v = lies.tile(11, a.arena);
+    real *const alpha = lies.tile(12, a.arena);
+    real *const g2 = lies.tile(13, a.arena);
+    real *const o = lies.tile(14, a.arena);
+    real *const S = lies.tile(15, a.arena);
+    real *const dq = lies.tile(16, a.arena);
+    real *const q = lies.tile(17, a.arena);
+    real *const dk = lies.tile(18, a.arena);
+    real *const dv = lies.tile(19, a.arena);
+    real *const dalpha = lies.tile(20, a.arena);
+    real *const dg = lies.tile(21, a.arena);
+    real power;
+    const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
+    const int64_t sequence = program / H;
+    const auto its = sequence_at(sequence, a.T, a.cu, a.firsts);
+    const int64_t chunks = (its.tokens + L - 1) / L;
+    auto *const g_at = entries<T_g>(a.g, its.batch * a.g_b + head * a.g_h);
+    auto *const k_at = entries<T_k>(a.k, its.batch * a.k_b + head * a.k_h);
+    auto *const v_at = entries<T_v>(a.v, its.batch * a.v_b + head * a.v_h);
+    auto *const do__at = entries<T_do_>(a.do_, its.batch * a.do__b + head * a.do__h);
+    auto *const q_at = entries<T_q>(a.q, its.batch * a.q_b + head * a.q_h);
+    auto *const S_dended_at = entries<T_S_dended>(a.S_dended, (sequence * H + head) * K * V);
+    auto *const dq_at = entries<T_dq>(a.dq, head * K);
+    auto *const dg_at = entries<T_dg>(a.dg, head * K);
+    auto *const dk_at = entries<T_dk>(a.dk, head * K);
+    auto *const dv_at = entries<T_dv>(a.dv, head * V);
+    auto *const S_start_at = entries<T_S_start>(a.S_start, 0);
+    auto *const S_scratch_at = entries<T_S_scratch>(a.S_scratch, (sequence * H + head) * L * (K * V));
+    auto *const S_dbegun_at = entries<T_S_dbegun>(a.S_dbegun, (sequence * H + head) * K * V);
+    // o = K**-0.5 * S[t].T @ q
+    power = f_pow((real)(K), R(-0.5));
+    load_tile(dS, S_dended_at, 0, 1, 1, 1, K * V);
+    for (int64_t number = 0; number < chunks; number++) {
+        const int64_t index = chunks - 1 - number, chunk = its.chunk + index;
+        const int64_t start = index * L;
+        const int count = (int)(its.tokens - start < L ? its.tokens - start : L);
+        load_tile(S_before, moved(S_start_at, (chunk * H + head) * (K * V)), 0, 1, 1, 1, K * V);
+        for (int step = 0; step < count; step++) {
+            [[maybe_unused]] const int64_t place = start + step, token = its.first + place;
+            [[maybe_unused]] const int64_t row = its.batch * a.T + token;
+            barrier();
+            store_tile(S_scratch_at + step * (K * V), 0, 1, S_before, 1, K * V);
+            load_tile(g, g_at + token * a.g_t, 0, a.g_0, 1, 1, K);
+            load_tile(k, k_at + token * a.k_t, 0, a.k_0, 1, 1, K);
+            load_tile(v, v_at + token * a.v_t, 0, a.v_0, 1, 1, V);
+            barrier();
+            // gate α = exp(g)
+            for (int i = threadIdx.x; i < K; i += THREADS) {
+                alpha[i] = f_exp(g[i]);
+            }
+            barrier();
+            // S[t] = diag(α) @ S[t-1] + k @ v.T
+            for (int i = threadIdx.x; i < K * V; i += THREADS) {
+                const int i_K = i / V;
+                const int i_V = i % V;
+                S_after[i] = alpha[i_K] * S_before[i] + k[i_K] * v[i_V];
+            }
+            copy(S_before, S_after, K * V);
+            barrier();
+        }
+        for (int step = count - 1; step >= 0; step--) {
+            [[maybe_unused]] const int64_t place = start + step, token = its.first + place;
+            [[maybe_unused]] const int64_t row = its.batch * a.T + token;
+            load_tile(S_then, S_scratch_at + step * (K * V), 0, 1, 1, 1, K * V);
+            load_tile(g2, g_at + token * a.g_t, 0, a.g_0, 1, 1, K);
+            load_tile(k2, k_at + token * a.k_t, 0, a.k_0, 1, 1, K);
+            load_tile(v2, v_at + token * a.v_t, 0, a.v_0, 1, 1, V);
+            barrier();
+            // gate α = exp(g)
+            for (int i = threadIdx.x; i < K; i += THREADS) {
+                alpha2[i] = f_exp(g2[i]);
+            }
+            load_tile(o, moved(do__at, token * a.do__t), 0, a.do__0, 1, 1, V);
+            barrier();
+            // S[t] = diag(α) @ S[t-1] + k @ v.T
+            for (int i = threadIdx.x; i < K * V; i += THREADS) {
+                const int i_K = i / V;
+                const int i_V = i % V;
+                S[i] = alpha2[i_K] * S_then[i] + k2[i_K] * v2[i_V];
+            }
+            // o = K**-0.5 * S[t].T @ q
+            for (int i = threadIdx.x; i < V; i += THREADS) {
+                scaled[i] = o[i] * power;
+            }
+            barrier();
+            // S[t] = diag(α) @ S[t-1] + k @ v.T
+            gemm(1, K, V, scaled, 0, 1, S, 1, V, dq, 0, 1, WHOLE, 0);
+            load_tile(q, q_at + token * a.q_t, 0, a.q_0, 1, 1, K);
+            barrier();
+            for (int i = threadIdx.x; i < K * V; i += THREADS) {
+                const int i_K = i / V;
+                const int i_V = i % V;
+                dS2[i] = dS[i] + scaled[i_V] * q[i_K];
+            }
+            barrier();
+            for (int i = threadIdx.x / LANES; i < K; i += WARPS) {
+                const int i_K = i;
+                real sum = R(0);
+                for (int j = threadIdx.x % LANES; j < V; j += LANES) {
+                    const int i_V = j;
+                    sum += dS2[i_K * V + i_V] * v2[i_V];
+                }
+                for (int mask = LANES / 2; mask > 0; mask /= 2)
+                    sum += across(sum, mask);
+                if (threadIdx.x % LANES == 0) dk[i] = sum;
+            }
+            for (int i = threadIdx.x; i < V; i += THREADS) {
+                const int i_V = i;
+                real sum = R(0);
+                for (int j = 0; j < K; j++) {
+                    const int i_K = j;
+                    sum += dS2[i_K * V + i_V] * k2[i_K];
+                }
+                dv[i] = sum;
+            }
+            // gate α = exp(g)
+            for (int i = threadIdx.x / LANES; i < K; i += WARPS) {
+                const int i_K = i;
+                real sum = R(0);
+                for (int j = threadIdx.x % LANES; j < V; j += LANES) {
+                    const int i_V = j;
+                    sum += dS2[i_K * V + i_V] * S_then[i_K * V + i_V];
+                }
+                for (int mask = LANES / 2; mask > 0; mask /= 2)
+                    sum += across(sum, mask);
+                if (threadIdx.x % LANES == 0) dalpha[i] = sum;
+            }
+            barrier();
+            for (int i = threadIdx.x; i < K; i += THREADS) {
+                dg[i] = dalpha[i] * alpha2[i];
+            }
+            for (int i = threadIdx.x; i < K * V; i += THREADS) {
+                const int i_K = i / V;
+                dS[i] = dS2[i] * alpha2[i_K];
+            }
+            store_tile(moved(dq_at, row * (H * K)), 0, 1, dq, 1, K);
+            barrier();
+            store_tile(moved(dg_at, row * (H * K)), 0, 1, dg, 1, K);
+            store_tile(moved(dk_at, row * (H * K)), 0, 1, dk, 1, K);
+            store_tile(moved(dv_at, row * (H * V)), 0, 1, dv, 1, V);
+            barrier();
+        }
+        barrier();
+    }
+    barrier();
+    store_tile(S_dbegun_at, 0, 1, dS, 1, K * V);
+}
+
+#ifndef __CUDACC_RTC__
+extern "C" int64_t gla_backward_token_shared(void)
+{
+    return tiles().shared;
+}
+
+extern "C" int64_t gla_backward_token_scratch(void)
+{
+    return tiles().scratch;
+}
+
+extern "C" int gla_backward_token_launch(const gla_backward_token_args *a, int64_t programs, int64_t blocks, void *stream)
+{
+    return launch(gla_backward_token, programs, blocks, THREADS, gla_backward_token_shared(), stream, *a);
+}
+#endif
+
+}
+#endif
