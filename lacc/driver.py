@@ -213,7 +213,7 @@ def explain_plan(
     """What a call of ``shape`` (B, T, H) does on a target that runs by a plan, numpy or c, and why.
     Raises LaccError for other targets."""
     from lacc.plan.choose import Wanted
-    from lacc.plan.explain import against_softmax, explain
+    from lacc.plan.explain import against_softmax, explain, spoken_at
     from lacc.runtime.machines import machine_for
     from lacc.runtime.planning import planned
     from lacc.runtime.torch_calls import refusal
@@ -224,6 +224,7 @@ def explain_plan(
     plan = planned(spec, derived, target, Wanted(dtype, machine=machine, tuned=tuned))
     constants, name = machine_for(target, machine)[0], target_named(target).name
     beside = against_softmax(derived, plan, shape, constants, name, dtype)
+    plan = spoken_at(derived, plan, constants, shape)
     return plan, (*explain(derived, plan, shape), *beside)
 
 

@@ -173,6 +173,19 @@ def test_the_words_of_a_diagonal_decay() -> None:
         assert f"    {line}\n" in text, line
 
 
+def test_shares_of_a_gradient_are_marked() -> None:
+    """k stands in the erase too, and φ(k) in the normalizer; v and q do not."""
+    text = as_text(derived_only(ROOT / "examples" / "gated_deltanet.la"))
+    for factor in ("k", "β", "α"):
+        assert f"d{factor}[t] += " in text
+    for factor in ("q", "v"):
+        assert f"d{factor}[t] = " in text and f"d{factor}[t] += " not in text
+    assert text.count("+= adds one share of several") == 1
+    both = as_text(derived_only(ROOT / "examples" / "linear_transformer.la"))
+    assert "d(φ(k)[t]) += dz[t]" in both
+    assert "+=" not in as_text(derived_only(ROOT / "examples" / "gla.la"))
+
+
 def test_names_are_the_specs_own() -> None:
     text = compiler.load(BOTH).text.replace("dim K = 4, V = 3", "dim K = 4, V = 3\nconst w = 2")
     found = as_text(derived_only(text))
@@ -182,7 +195,7 @@ def test_names_are_the_specs_own() -> None:
 WORDS = """
 alpha beta gamma delta varepsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau
 upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell
-left right mathrm mathit mathbf operatorname exp log max min tanh sin cos sqrt frac sum prod
+left right mathrel mathrm mathit mathbf operatorname exp log max min tanh sin cos sqrt frac sum prod
 odot top le ge to infty partial cdots prime tilde hat bar dot ddot begin end text quad
 subsection subsubsection cdot
 """

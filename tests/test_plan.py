@@ -15,7 +15,7 @@ from test_split import CLASSES
 from lacc import driver
 from lacc.plan import cost
 from lacc.plan.choose import CHUNKS, choose
-from lacc.plan.explain import HEADS, LONG, explain, order_of
+from lacc.plan.explain import Spoken, explain, order_of
 from lacc.plan.machine import DEFAULT, MACHINES
 from lacc.plan.plan import Plan
 from lacc.runtime.kernel import load
@@ -24,6 +24,7 @@ from lacc.tile.rewrite import free_carry_of_solves, meet_once
 from lacc.trial import draw_arguments
 
 C, K, V = 64, 48, 80
+HEADS, LONG = Spoken().heads, Spoken().tokens
 
 
 @cache
@@ -241,6 +242,21 @@ def test_every_choice_has_a_reason_with_numbers_and_what_was_not_chosen(path: ob
         assert back.startswith("with gradients")
         for reason in (forward, back):
             assert len(re.findall(r"\d with \d", reason)) == len(CHUNKS) - 1
+
+
+@pytest.mark.parametrize("T", [64, 8192])
+def test_reasons_of_a_call_agree_with_its_table(T: int) -> None:
+    """Where the plan chooses chunks, the first reason names those; thresholds go no further."""
+    spec = driver.load(ROOT / "examples" / "gla.la", {"K": 64, "V": 64})
+    p, (candidates, *_) = driver.explain_plan(spec, {"B": 1, "T": T, "H": 2}, "c")
+    (chosen,) = (row for row in candidates.rows if row[-1] == "chosen")
+    lengths = {row[1] for row in candidates.rows if row[0] == "chunk"}
+    first = next(reason for reason in p.why if "tokens a chunk:" in reason)
+    if chosen[0] == "chunk":
+        assert first.startswith(f"{chosen[1]} tokens a chunk")
+    assert lengths <= {*re.findall(r"\d+(?= tokens a chunk)|(?<=with )\d+", first)}
+    for reason in p.why:
+        assert all(int(until) < T for until in re.findall(r"up to T = (\d+)", reason))
 
 
 # ---- the table of choices

@@ -245,6 +245,18 @@ def test_equal_instructions_are_one_value_and_what_nobody_needs_is_dropped() -> 
     assert [inst.op for inst in f.finish({"y": f.tanh(x)}).body] == ["load", "tanh"]
 
 
+def test_a_program_is_printed_in_words() -> None:
+    f = Tiles(SIZES)
+    k, v = f.load("input", "k", ("t", "K")), f.load("input", "v", ("t", "V"))
+    levels = f.op("levels", (f.load("input", "g", ("t", "K")),), (True, False))
+    kept = f.named(f.contract(f.mul(k, f.op("suffix", (levels,))), v, ("t",)), "kept")
+    lines = str(f.finish({"state:S": kept})).splitlines()
+    assert any(line.endswith("] = load(input k)") for line in lines)
+    assert any(line.endswith(", logs)") for line in lines)
+    assert any(line.endswith(", over t)  # kept") for line in lines)
+    assert not any(sign in line for line in lines for sign in "{}'")
+
+
 @pytest.mark.parametrize(
     "inst",
     [

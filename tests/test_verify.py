@@ -277,6 +277,18 @@ def test_a_failure_says_how_to_see_it_again() -> None:
     assert "FAIL 2e+00 / 1e-09" in str(report)
 
 
+def test_empty_rows_say_why() -> None:
+    text = "variant open\ninput x, a : scalar\nstate s : scalar\noutput o : scalar\n"
+    text += "s[t] = sigmoid(a) * s[t-1] + x\no = s[t]\n"
+    names = ("strong gates", "hard resets", "lengths")
+    checks = {name: CHECKS[name] for name in names}
+    report = verify(lacc.compile(text, "reference"), [lacc.compile(text)], checks=checks)
+    said = [note for note in report.notes if note.startswith("nothing to check in")]
+    rows = [note.partition(":")[0].removeprefix("nothing to check in ") for note in said]
+    assert rows == [*names[:2]]
+    assert "no argument promises a bound" in said[0] and said[0] in str(report)
+
+
 def test_growth_is_reported_not_failed() -> None:
     spec = PROMISES.replace("exp(g) *", "(1 + exp(-g)) * 5 *").replace("a * ", "")
     checks = {"lengths": CHECKS["lengths"]}

@@ -83,8 +83,52 @@ class Derivation:
 
 def derive(written: Spec, plain: Plain, modes: Modes) -> Derivation:
     """Every form of ``written``, of which ``plain`` is compiled."""
-    parts = tuple(_parts(plain, modes))
+    parts = _with_shares(tuple(_parts(plain, modes)))
     return Derivation(plain.spec, written, _recurrent(written), parts)
+
+
+def _with_shares(parts: tuple[Derived, ...]) -> tuple[Derived, ...]:
+    """The equations of gradients as shares where their factor stands in another one too, of the
+    same recurrence or of another, and a sentence on what that means."""
+    of = [{_key(e): e for e in map(_pulled, part.equations) if e is not None} for part in parts]
+    stands: dict[object, int] = {}
+    for exprs in of:
+        for expr in exprs.values():
+            for key in {_key(node) for node in expr.walk()}:
+                stands[key] = stands.get(key, 0) + 1
+
+    def marked(section: Section) -> Section:
+        found: list[Part] = []
+        for part in section.parts:
+            expr = _pulled(part) if isinstance(part, Equation) else None
+            if isinstance(part, Equation) and expr is not None and stands[_key(expr)] > 1:
+                part = replace(part, share=True)
+            found.append(part)
+        if any(isinstance(part, Equation) and part.share for part in found):
+            found.append(_SHARES)
+        return Section(section.title, tuple(found))
+
+    return tuple(replace(part, sections=tuple(map(marked, part.sections))) for part in parts)
+
+
+_SHARES = (
+    "+= adds one share of several: the factor stands in other factors above, or in those of "
+    "another state, and its gradient is the sum of all shares, with what readouts take of it "
+    "beside a state."
+)
+
+
+def _pulled(equation: Equation) -> Expr | None:
+    """What an equation is the gradient of."""
+    if equation.left.op != "d" or not isinstance(equation.left.args[0].value, tuple):
+        return None
+    expr = equation.left.args[0].value[0]
+    return expr if isinstance(expr, Expr) else None
+
+
+def _key(expr: Expr) -> tuple[object, ...]:
+    """What equal expressions of different builders have in common."""
+    return (expr.op, repr(expr.value), expr.shape, *map(_key, expr.args))
 
 
 def _delays(name: str) -> bool:

@@ -202,7 +202,8 @@ class Latex(Printer):
 
     def equation(self, equation: Equation) -> str:
         parts = self.summands(equation.right)
-        lines = [f"{self.text(equation.left)} &= {parts[0]}"]
+        sign = "\\mathrel{+}=" if equation.share else "="
+        lines = [f"{self.text(equation.left)} &{sign} {parts[0]}"]
         width = len(_seen(lines[0]))
         for part in parts[1:]:
             width += len(_seen(part))

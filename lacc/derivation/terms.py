@@ -177,11 +177,13 @@ def over(op: str, index: At, low: At, high: At, body: Term) -> Term:
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """``left = right``, for the indices that ``where`` says."""
+    """``left = right``, for the indices that ``where`` says; with ``share`` right is only a part of
+    it (``left += right``)."""
 
     left: Term
     right: Term
     where: str = ""
+    share: bool = False
 
     @property
     def name(self) -> str:

@@ -77,13 +77,13 @@ class Plain(Printer):
         return f"where({', '.join(args)})"
 
     def equation(self, equation: Equation) -> str:
-        left = self.text(equation.left)
+        left = self.text(equation.left) + (" +" if equation.share else " ")
         parts = self.summands(equation.right)
-        lines = [f"{left} = {parts[0]}"]
+        lines = [f"{left}= {parts[0]}"]
         for part in parts[1:]:
             if len(lines[-1]) + len(part) < 92:
                 lines[-1] += f" {part}"
             else:
-                lines.append(" " * (len(left) + 1) + part)
+                lines.append(" " * len(left) + part)
         where = equation.where.replace("<=", "≤")
         return "\n".join(lines) + (f"{' ' * 4}({where})" if where else "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lacc.plan import cost
 from lacc.plan.cost import Work
-from lacc.plan.explain import reasons, reasons_back
+from lacc.plan.explain import Spoken, spoken_of
 from lacc.plan.machine import DEFAULT, MACHINES, Machine
 from lacc.plan.plan import Plan, Price, price_at, sizes
 from lacc.spec.shapes import Size
@@ -61,8 +61,7 @@ def choose(
         apart=machine.apart,
     )
     plan, back = (_priced(bare, derived, machine, size, dims, way) for way in (False, True))
-    why = (*reasons(derived, plan, machine, dims), *reasons_back(back, dims))
-    return replace(plan, back=back, why=why)
+    return spoken_of(derived, replace(plan, back=back), machine, dims, Spoken())
 
 
 def _lengths(longest: int | None) -> tuple[int, ...]:

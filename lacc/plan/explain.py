@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lacc.plan import cost, crossover
 from lacc.plan.cost import lowered
@@ -13,12 +13,27 @@ from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 from lacc.tile.program import Program
 
-HEADS, LONG = 8, 4096
-"""The call that reasons speak of."""
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """The call that reasons speak of, heads of all sequences."""
+
+    tokens: int = 4096
+    heads: int = 8
+
+    def micros(self, nanoseconds: float, tokens: int) -> float:
+        """Of a token and head, in three digits."""
+        return float(f"{nanoseconds / tokens / self.heads / 1e3:.3g}")
+
+    def until(self, last: int) -> str:
+        """For which T something holds that does so up to ``last``, of those looked at."""
+        return (
+            f"at every T up to {self.tokens:,}" if last >= self.tokens - 1 else f"up to T = {last}"
+        )
 
 
 def reasons(
-    derived: Derived, plan: Plan, machine: Machine, dims: Mapping[str, int]
+    derived: Derived, plan: Plan, machine: Machine, dims: Mapping[str, int], at: Spoken
 ) -> Iterator[str]:
     """One sentence a choice."""
     for mode in ("chunk", "parallel", "recurrent"):
@@ -26,35 +41,52 @@ def reasons(
         if obstacle is not None and not (mode == "parallel" and derived.modes["chunk"] is obstacle):
             yield f"no mode {mode}: {obstacle.reason}"
     if "chunk" in plan.modes:
-        yield _of_chunk(plan, dims)
+        yield _of_chunk(plan, dims, at)
         yield f"{plan.block:,} floats a block: the L2 cache of {machine.L2 >> 10} KiB"
     if {"parallel", "chunk"} <= set(plan.modes):
-        yield _of_parallel(plan, dims)
-        order = _of_order(plan, lowered(derived), dims)
+        yield _of_parallel(plan, dims, at)
+        order = _of_order(plan, lowered(derived), dims, at)
         if order:
             yield order
     if "chunk" in plan.modes:
-        yield from _of_attention(derived, plan, dims)
+        yield from _of_attention(derived, plan, dims, at)
     if "recurrent" in plan.modes:
-        yield _of_recurrent(plan, dims)
+        yield _of_recurrent(plan, dims, at)
 
 
-def reasons_back(plan: Plan, dims: Mapping[str, int]) -> Iterator[str]:
+def reasons_back(plan: Plan, dims: Mapping[str, int], at: Spoken) -> Iterator[str]:
     """Of the plan of calls for gradients."""
     if "chunk" in plan.modes:
-        yield f"with gradients {_of_chunk(plan, dims)}"
+        yield f"with gradients {_of_chunk(plan, dims, at)}"
 
 
-def _of_chunk(plan: Plan, dims: Mapping[str, int]) -> str:
-    each = {C: _micros(plan.by_chunk(C, LONG, HEADS, dims), LONG) for C in plan.chunks}
+def spoken_of(
+    derived: Derived, plan: Plan, machine: Machine, dims: Mapping[str, int], at: Spoken
+) -> Plan:
+    """The plan, with its reasons for the call ``at``."""
+    back = () if plan.back is None else reasons_back(plan.back, dims, at)
+    return replace(plan, why=(*reasons(derived, plan, machine, dims, at), *back))
+
+
+def spoken_at(derived: Derived, plan: Plan, machine: Machine, shape: Mapping[str, int]) -> Plan:
+    """A plan with its reasons for a call of ``shape`` (B, T, H) in place of the general ones; what
+    else it says stays."""
+    dims = {name: dim.default for name, dim in derived.spec.dims.items()}
+    at = Spoken(max(shape.get("T", 1), 1), max(shape.get("B", 1) * shape.get("H", 1), 1))
+    general = {*spoken_of(derived, plan, machine, dims, Spoken()).why}
+    beside = tuple(said for said in plan.why if said not in general)
+    found = spoken_of(derived, plan, machine, dims, at)
+    return replace(found, why=(*found.why, *beside))
+
+
+def _of_chunk(plan: Plan, dims: Mapping[str, int], at: Spoken) -> str:
+    T = at.tokens
+    lengths = [C for C in plan.chunks if C <= T] or plan.chunks[:1]
+    each = {C: at.micros(plan.by_chunk(min(C, T), T, at.heads, dims), T) for C in lengths}
     best = min(each, key=each.__getitem__)
     others = ", ".join(f"{us} with {C}" for C, us in each.items() if best != C)
     text = f"{best} tokens a chunk: {each[best]} µs a token and head"
     return f"{text}; {others}" if others else text
-
-
-def _micros(nanoseconds: float, tokens: int) -> float:
-    return float(f"{nanoseconds / tokens / HEADS / 1e3:.3g}")
 
 
 def last(holds: Callable[[int], bool], most: int) -> int:
@@ -68,56 +100,63 @@ def last(holds: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def switch(plan: Plan, modes: Sequence[str], heads: int, dims: Mapping[str, int]) -> int:
-    """The last T up to `LONG` for which one of ``modes`` is chosen, 0 where none."""
-    return last(lambda T: plan.choose(T, heads, dims)[0] in modes, LONG)
+def switch(plan: Plan, modes: Sequence[str], dims: Mapping[str, int], at: Spoken) -> int:
+    """The last T of those spoken of for which one of ``modes`` is chosen, 0 where none."""
+    return last(lambda T: plan.choose(T, at.heads, dims)[0] in modes, at.tokens)
 
 
-def _of_parallel(plan: Plan, dims: Mapping[str, int]) -> str:
-    longest = switch(plan, ("parallel", "recurrent"), HEADS, dims)
+def _of_parallel(plan: Plan, dims: Mapping[str, int], at: Spoken) -> str:
+    longest = switch(plan, ("parallel", "recurrent"), dims, at)
     if not longest:
         return "never one chunk: chunks cost less at every T"
     T = longest + 1
-    one = _micros(plan.by_chunk(T, T, HEADS, dims), T)
-    chunked = _micros(min(plan.by_chunk(C, T, HEADS, dims) for C in plan.chunks if C < T), T)
-    text = f"one chunk up to T = {longest}; at T = {T} it takes {one} µs a token and head"
-    return f"{text}, chunks {chunked}"
+    shorter = [plan.by_chunk(C, T, at.heads, dims) for C in plan.chunks if C < T]
+    text = f"one chunk {at.until(longest)}"
+    if longest >= at.tokens - 1 or not shorter:
+        return text
+    one = at.micros(plan.by_chunk(T, T, at.heads, dims), T)
+    chunked = at.micros(min(shorter), T)
+    return f"{text}; at T = {T} it takes {one} µs a token and head, chunks {chunked}"
 
 
-def _of_order(plan: Plan, forward: Sequence[Program], dims: Mapping[str, int]) -> str:
+def _of_order(plan: Plan, forward: Sequence[Program], dims: Mapping[str, int], at: Spoken) -> str:
     """The flops of (Q Kᵀ) V against those of the state form, where pairs are formed at all."""
-    C = plan.choose(LONG, HEADS, dims)[1]
+    long = at.tokens
+    C = plan.choose(long, at.heads, dims)[1]
     state = cost.total(cost.from_state(p) for p in forward).products
     pairs = cost.total(cost.from_nothing(p) for p in forward).products
     if not any("s" in inst.axes for program in forward for inst in program.body):
         return ""
     per_token = cost.evaluate(state, sizes(C, dims)) / C
-    T = 1 + last(lambda T: cost.evaluate(pairs, sizes(T, dims)) / T < per_token, LONG)
-    here = cost.evaluate(pairs, sizes(LONG, dims)) / LONG
+    T = 1 + last(lambda T: cost.evaluate(pairs, sizes(T, dims)) / T < per_token, long)
+    here = cost.evaluate(pairs, sizes(long, dims)) / long
     return (
         f"order Q (Kᵀ V) from T = {T} on: {per_token:,.0f} flops a token in chunks of {C}, "
-        f"(Q Kᵀ) V {here / LONG:,.0f} T"
+        f"(Q Kᵀ) V {here / long:,.0f} T"
     )
 
 
-def _of_attention(derived: Derived, plan: Plan, dims: Mapping[str, int]) -> Iterator[str]:
+def _of_attention(
+    derived: Derived, plan: Plan, dims: Mapping[str, int], at: Spoken
+) -> Iterator[str]:
     """The flops of each attention, which no order of products makes fewer."""
-    C = plan.choose(LONG, HEADS, dims)[1]
+    long = at.tokens
+    C = plan.choose(long, at.heads, dims)[1]
     for p in derived.passes:
         if isinstance(p, AttentionPass):
             work = cost.attention(p).products
-            flops = cost.evaluate(work, sizes(C, dims, LONG / 2)) / C
-            sight = f"{p.window} tokens" if p.window is not None else f"all T = {LONG} so far"
+            flops = cost.evaluate(work, sizes(C, dims, long / 2)) / C
+            sight = f"{p.window} tokens" if p.window is not None else f"all T = {long} so far"
             yield f"attends in tiles of {C} queries: {flops:,.0f} flops a token over {sight}"
 
 
-def _of_recurrent(plan: Plan, dims: Mapping[str, int]) -> str:
-    token = _micros(plan.by_token(1, HEADS, dims), 1)
+def _of_recurrent(plan: Plan, dims: Mapping[str, int], at: Spoken) -> str:
+    token = at.micros(plan.by_token(1, at.heads, dims), 1)
     if plan.modes == ("recurrent",):
         return f"token by token: {token} µs a token and head"
-    longest = switch(plan, ("recurrent",), HEADS, dims)
-    until = f"token by token up to T = {longest}" if longest else "never token by token"
-    other = _micros(plan.by_chunk(1, 1, HEADS, dims), 1)
+    longest = switch(plan, ("recurrent",), dims, at)
+    until = f"token by token {at.until(longest)}" if longest else "never token by token"
+    other = at.micros(plan.by_chunk(1, 1, at.heads, dims), 1)
     return f"{until}: {token} µs a token and head, {other} for a chunk of one"
 
 

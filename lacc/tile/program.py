@@ -60,11 +60,31 @@ class Program:
         lines = []
         for n, inst in enumerate(self.body):
             ins = ", ".join(f"%{i}" for i in inst.ins)
-            value = "" if inst.value is None else f" {{{inst.value}}}"
-            name = f"  # {inst.name}" if inst.name else ""
-            lines.append(f"%{n}: [{' '.join(inst.axes)}] = {inst.op}({ins}){value}{name}")
+            value, said = shown(inst.op, inst.value), inst.name
+            said = "" if said and value.endswith(f" {said}") else said
+            name = f"  # {said}" if said else ""
+            taken = ", ".join(part for part in (ins, value) if part)
+            lines.append(f"%{n}: [{' '.join(inst.axes)}] = {inst.op}({taken}){name}")
         lines.extend(f"out {name} = %{n}" for name, n in self.outs.items())
         return "\n".join(lines)
+
+
+def shown(op: str, value: Any) -> str:
+    """What an op needs besides tiles, in words: axes, names and numbers; "" for nothing."""
+    match op, value:
+        case _, None:
+            return ""
+        case "load", (kind, name):
+            return f"{kind} {name}"
+        case "rename", pairs:
+            return ", ".join(f"{old} as {new}" for old, new in pairs)
+        case "levels", (logs, strict):
+            return ", ".join(word for word, yes in (("logs", logs), ("strict", strict)) if yes)
+        case (("contract" | "sum"), axes):
+            return f"over {' '.join(axes)}"
+    if isinstance(value, tuple):
+        return ", ".join(shown("", part) for part in value)
+    return str(value)
 
 
 def rank_axes(n: int) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from lacc.runtime.kernel import Kernel
 from lacc.verify.cases import SCALE, Bench, Scale
@@ -45,7 +45,32 @@ def verify(
     absent = tuple(
         f"{kernel.target}: {why.message}" for kernel in kernels for why in kernel.missing.values()
     )
-    return Report(reference.spec.name, tuple(checks), tuple(subjects), cells, (*notes, *absent))
+    said = (*notes, *absent, *_unchecked(checks, tuple(subjects), cells))
+    return Report(reference.spec.name, tuple(checks), tuple(subjects), cells, said)
+
+
+UNCHECKED = {
+    "bounds": "no argument promises a bound, so that all are drawn from N(0, 1), gates too",
+    "strong gates": "no argument promises a bound, so that all are drawn from N(0, 1), gates too",
+    "weak gates": "no argument promises a bound, so that all are drawn from N(0, 1), gates too",
+    "hard resets": "no input that is bounded above is read as exp(input) alone, as a log is; a gate "
+    "in linear space is reset at its own bound, 0",
+    "defaults": "no argument is optional",
+}
+"""Why a check may find nothing to do on any mode."""
+
+
+def _unchecked(
+    checks: Iterable[str], columns: Sequence[str], cells: Mapping[tuple[str, str], Cell]
+) -> Iterator[str]:
+    """Why rows are empty."""
+    why: dict[str, list[str]] = {}
+    for row in checks:
+        empty = all(cells[row, c].worst is None and not cells[row, c].growth for c in columns)
+        if columns and empty and row in UNCHECKED:
+            why.setdefault(UNCHECKED[row], []).append(row)
+    for reason, rows in why.items():
+        yield f"nothing to check in {', '.join(rows)}: {reason}"
 
 
 def _cell(check: Check, subject: Subject) -> Cell:
