@@ -109,6 +109,8 @@ def _of_parallel(plan: Plan, dims: Mapping[str, int], at: Spoken) -> str:
     longest = switch(plan, ("parallel", "recurrent"), dims, at)
     if not longest:
         return "never one chunk: chunks cost less at every T"
+    if plan.choose(at.tokens, at.heads, dims)[0] == "recurrent":
+        return f"no chunks at T = {at.tokens:,}: token by token costs less than one or several"
     T = longest + 1
     shorter = [plan.by_chunk(C, T, at.heads, dims) for C in plan.chunks if C < T]
     text = f"one chunk {at.until(longest)}"
