@@ -4,11 +4,9 @@ one another out."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 BARRIER = "barrier();"
-BY_PIECES = ("load_tile(", "store_tile(")
-"""Calls in which a thread has other entries than its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +34,6 @@ class Step:
     touches: tuple[Touch, ...] = ()
     waits: bool = False
     stretch: int = 0
-
-    def __post_init__(self) -> None:
-        if any(call in line for line in self.lines for call in BY_PIECES):
-            self.touches = tuple(replace(touch, own=False) for touch in self.touches)
 
 
 @dataclass(slots=True)

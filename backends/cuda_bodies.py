@@ -10,7 +10,7 @@ from dataclasses import replace
 from lacc.backends.c_ready import for_c
 from lacc.backends.c_text import dim, size, times
 from lacc.backends.c_values import View
-from lacc.backends.cuda_arrays import CudaArrays
+from lacc.backends.cuda_arrays import CudaArrays, Place
 from lacc.backends.cuda_body import CudaBody, Split, only_multiplied
 from lacc.backends.device_kernel import KernelSpec
 from lacc.spec.model import Spec
@@ -33,6 +33,8 @@ class CudaBodies(CudaArrays):
         self.taken |= {here.here, here.most, *map(dim, spec.dims)}
         self.carried = "dstate" if what.backward else "state"
         self.program = _states_last(for_c(what.program))
+        self.ahead: dict[str, tuple[str, str]] = {}
+        """By array the tile that its next rows wait in, and the size of that."""
         self.room: dict[str, str] = {}
         """Tiles that are held as long as the kernel runs, and their sizes."""
         self.then: dict[str, str] = {}
@@ -115,7 +117,34 @@ class CudaBodies(CudaArrays):
             value = f"real_of(*({place.first}))"
             name = address.removeprefix("&")
             return [f"{name} = {f'{place.base} ? {value} : R(0)' if place.optional else value};"]
-        return self.load(address, place, inst.axes, self._lengths(inst.axes))
+        lengths = self._lengths(inst.axes)
+        rows = self._rows(place, inst.axes, lengths)
+        if self.what.kind == "loop" and inst.axes[0] == "t" and rows is not None:
+            count, width, row, step = rows
+            if count == "C":
+                return [self._ahead(kind, label, address, place, inst.axes, width, row, step)]
+        return self.load(address, place, inst.axes, lengths)
+
+    def _ahead(
+        self,
+        kind: str,
+        label: str,
+        address: str,
+        place: Place,
+        axes: Axes,
+        width: str,
+        row: str,
+        step: str,
+    ) -> str:
+        """The call that loads the rows of a chunk, and sends for those of the next one."""
+        pointer = self.pointer(kind, label)
+        if pointer not in self.ahead:
+            entries = f"sizeof(element<T_{pointer}>::type) / sizeof(real)"
+            size = times("L", *self._lengths(axes[1:], most=True))
+            self.ahead[pointer] = self.name(f"{pointer}_ahead"), f"{size} * {entries}"
+        by = f"{'-' if self.what.backward else ''}L * ({row})"
+        call = [address, self.ahead[pointer][0], place.first, by, row, step, "C", "C_next", width]
+        return f"load_ahead<others>({', '.join(call)}, number == 0);"
 
     def _find_next(self) -> None:
         """Gives those states a second tile that cannot be changed where they are."""

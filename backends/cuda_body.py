@@ -20,7 +20,7 @@ OPERANDS = "operands"
 """The shared memory that products stage their operands in."""
 
 PLAIN = words(
-    "for if real R real_of load_tile store_tile fill copy add_to across barrier moved "
+    "for if real R real_of load_tile load_ahead store_tile fill copy add_to across barrier moved "
     "scan scan_back tropical running chain_parts"
 )
 """What lines call that stages no operands."""

@@ -21,12 +21,14 @@ from lacc.spec.model import Spec
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A tile of the workspace: its size in floats, from which to which stretch it is held."""
+    """A tile of the workspace: its size in floats, from which to which stretch it is held, whether
+    it is spared where shared memory is full."""
 
     name: str
     size: str
     first: int
     last: int
+    spare: bool = False
 
 
 class CudaKernel(CudaSteps):
@@ -52,7 +54,15 @@ class CudaKernel(CudaSteps):
                         continue
                     span = where[name] if statement in body.each else (0, last)
                     found[name] = Tile(name, size, *span)
-        return sorted(found.values(), key=lambda tile: -touched[tile.name])
+        sent = self._sent()
+        assert len(sent) == len(set(sent)), sent
+        spare = [Tile(n, size, 0, last, True) for n, size in self.ahead.values() if n in sent]
+        return [*sorted(found.values(), key=lambda tile: -touched[tile.name]), *spare]
+
+    def _sent(self) -> list[str]:
+        """The tiles that rows wait in, by the calls that load them."""
+        lines = (line for step in steps(self.items) for line in step.lines)
+        return [line.split(", ")[1] for line in lines if line.startswith("load_ahead<")]
 
     def lines(self) -> list[str]:
         """The body of the function."""
@@ -69,7 +79,10 @@ class CudaKernel(CudaSteps):
         lines = ["constexpr auto lies = tiles();"] if self.tiles else []
         for k, tile in enumerate(self.tiles):
             name = f"{tile.name}_room" if tile.name in decays else tile.name
-            lines.append(f"real *const {name} = lies.tile({k}, a.arena);")
+            found = f"spare({k})" if tile.spare else f"tile({k}, a.arena)"
+            lines.append(f"real *const {name} = lies.{found};")
+        if calls := len(self._sent()):
+            lines.append(f"constexpr int others = {calls - 1};")
         lines += [f"levels_t {name};" for name in sorted(decays)]
         for body in self.bodies:
             if body.once:

@@ -40,6 +40,9 @@ class CudaSteps(CudaBodies):
             case "loop":
                 index = "chunks - 1 - number" if self.what.backward else "number"
                 head = [f"const int64_t index = {index}, chunk = its.chunk + index;"]
+                if self.ahead:
+                    left = "index * L" if self.what.backward else "its.tokens - (index + 1) * L"
+                    head.append(f"const int C_next = (int)({left} < L ? {left} : L);")
                 items.append(
                     Block(
                         "for (int64_t number = 0; number < chunks; number++)",

@@ -58,17 +58,17 @@ template <class T> __device__ void loaded(real *out, const T *x, const int64_t *
 template <class T> __device__ void stored(T *x, const real *tile, const int64_t *n) {
     store_tile(x, n[0], n[1], tile, n[2], n[4]);
 }
-template <class T> __device__ void fetched_twice(real *out, const T *x, const int64_t *n) {
-    unsigned char *raw = shared_memory();
-    const int64_t rows = n[3], width = n[4], room = fetch_room<T>(rows, width);
-    fetch(raw, x, n[0], n[2], width);
-    fetch(raw + room, x, n[0], n[2], width);
-    fetched<1>();
-    barrier();
-    load_fetched(out, raw, x, n[2], rows, width);
-    fetched<0>();
-    barrier();
-    load_fetched(out + rows * width, raw + room, x, n[2], rows, width);
+template <class T> __device__ void ahead(real *out, const T *x, const int64_t *n) {
+    const int rows = n[3], width = n[4], known = n[2];
+    T *raw = (T *)shared_memory(), *other = raw + rows * width;
+    for (int i = 0; i < 3; i++, x += x ? rows * n[0] : 0) {
+        const int here = i < 2 ? rows : known, next = i == 0 ? rows : i == 1 ? known : 0;
+        load_ahead<1>(out, raw, x, rows * n[0], n[0], n[1], here, next, width, i == 0);
+        out += here * width;
+        T *const room = n[6] ? nullptr : other;
+        load_ahead<1>(out, room, x, rows * n[0], n[0], n[1], here, next, width, i == 0);
+        out += here * width;
+    }
 }
 #define OF_TYPE(call, cast) \\
     if (n[5] == 0) call(cast(float)); \\
@@ -78,7 +78,7 @@ template <class T> __device__ void fetched_twice(real *out, const T *x, const in
 #define IN(type) p[0], (const type *)p[1], n
 #define OUT(type) (type *)p[0], p[1], n
 KERNEL(load, OF_TYPE(loaded, IN))
-KERNEL(fetch, OF_TYPE(fetched_twice, IN))
+KERNEL(ahead, OF_TYPE(ahead, IN))
 KERNEL(store, OF_TYPE(stored, OUT))
 """
 UNARY = [

@@ -295,12 +295,11 @@ def test_arrays(ordered: Pieces, number: int) -> None:
         array = halved(values, number)
         want = widened(array, number)[:, :width].astype(ordered.dtype)
         want[known:] = 0
-        for name, copies in (("load", 1), ("fetch", 2)):
-            out = np.full((copies, rows, width), np.nan, ordered.dtype)
-            ordered.run(name, [out, array], [wide, 1, known, rows, width, number])
-            np.testing.assert_array_equal(out, np.stack([want] * copies))
-            ordered.run(name, [out, None], [wide, 1, known, rows, width, number])
-            assert (out == 0).all()
+        out = np.full((rows, width), np.nan, ordered.dtype)
+        ordered.run("load", [out, array], [wide, 1, known, rows, width, number])
+        np.testing.assert_array_equal(out, want)
+        ordered.run("load", [out, None], [wide, 1, known, rows, width, number])
+        assert (out == 0).all()
         flipped = np.full((width, rows), np.nan, ordered.dtype)
         ordered.run("load", [flipped, array], [1, wide, width, width, rows, number])
         np.testing.assert_array_equal(
@@ -312,6 +311,22 @@ def test_arrays(ordered: Pieces, number: int) -> None:
         )
         np.testing.assert_array_equal(widened(stored, number)[:, :width], want)
         assert (stored[:, width:] == 0).all()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_rows_that_are_sent_for(ordered: Pieces, number: int) -> None:
+    rng = np.random.default_rng(number)
+    for rows, last, width, wide in ((16, 3, 32, 32), (8, 8, 24, 72), (4, 1, 5, 9), (16, 0, 64, 64)):
+        array = halved(rng.standard_normal((3 * rows, wide)).astype(ordered.dtype), number)
+        values = widened(array, number)[:, :width].astype(ordered.dtype)
+        parts = [values[:rows], values[rows : 2 * rows], values[2 * rows : 2 * rows + last]]
+        want = np.concatenate([x for part in parts for x in (part, part)])
+        for alone in (False, True):
+            out = np.full_like(want, np.nan)
+            ordered.run("ahead", [out, array], [wide, 1, last, rows, width, number, alone])
+            np.testing.assert_array_equal(out, want)
+            ordered.run("ahead", [out, None], [wide, 1, last, rows, width, number, alone])
+            assert (out == 0).all()
 
 
 MEANINGS = {

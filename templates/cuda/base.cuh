@@ -130,48 +130,21 @@ DEVICE void store_tile(T *x, int64_t row_step, int64_t step, const real *tile, i
     }
 }
 
-/* The bytes that `fetch` fills: rows of whole pieces of 16. */
-template <class T>
-ROOM int64_t fetch_room(int64_t rows, int64_t width) {
-    return rows * ((width * (int64_t)sizeof(T) + 15) / 16 * 16);
-}
-
-/* Rows of an array begin to arrive in raw, those of `load_fetched`: as pieces of 16 or 4 bytes on
-   their way while other work is done, as far as addresses allow. */
-template <class T>
-DEVICE void fetch(void *raw, const T *x, int64_t row_step, int known, int width) {
-    const int bytes = width * (int)sizeof(T), wide = (int)fetch_room<T>(1, width);
-    const int64_t apart = row_step * (int64_t)sizeof(T);
-    const uint64_t aligned = (uint64_t)x | (uint64_t)apart | (uint64_t)bytes;
-    unsigned char *out = (unsigned char *)raw;
-    const unsigned char *in = (const unsigned char *)x;
-    if (x && aligned % 16 == 0) {
-        for (int i = threadIdx.x; i < known * (bytes / 16); i += THREADS) {
-            const int row = i / (bytes / 16), at = i % (bytes / 16) * 16;
-            copy_later<16>(out + row * wide + at, in + row * apart + at);
-        }
-    } else if (x && aligned % 4 == 0) {
-        for (int i = threadIdx.x; i < known * (bytes / 4); i += THREADS) {
-            const int row = i / (bytes / 4), at = i % (bytes / 4) * 4;
-            copy_later<4>(out + row * wide + at, in + row * apart + at);
-        }
-    } else if (x) {
-        for (int i = threadIdx.x; i < known * width; i += THREADS)
-            ((T *)(out + i / width * wide))[i % width] = x[i / width * row_step + i % width];
-    }
+/* `load_tile` of all `known` rows, of which each call brings the `next` ones of the next call on their
+   way, `by` entries on, into raw: shared memory as large as the rows, or null, and then nothing is
+   brought. Nothing is on its way where the call is `fresh`. A thread takes the pieces that it has sent
+   for itself; `others` such calls lie between one and the next for the same rows. */
+template <int others, class T>
+DEVICE void load_ahead(real *out, void *raw, const T *x, int64_t by, int64_t row_step, int64_t step, int known, int next,
+                       int width, bool fresh) {
+    enum { N = piece<T>::SIZE, M = piece<real>::SIZE };
+    const bool able = raw && N >= M && in_pieces(x, row_step, step, out, width);
+    wait_groups<others>();
+    if (fresh || !able)
+        load_tile(out, x, row_step, step, known, known, width);
+    else
+        load_tile(out, x ? (const T *)raw : x, width, 1, known, known, width);
+    for (int i = threadIdx.x * N; able && x && i < next * width; i += THREADS * N)
+        copy_later<16>((T *)raw + i, x + by + (i / width * row_step + i % width));
     end_group();
-}
-
-/* Waits for this thread's part of all that was fetched but the last `pending` calls; after a barrier
-   it is there for all threads. */
-template <int pending>
-INLINE void fetched() {
-    wait_groups<pending>();
-}
-
-/* out [rows][width] = what `fetch` brought, zeros behind the first `known` rows and where x is not given. */
-template <class T>
-INLINE void load_fetched(real *out, const void *raw, const T *x, int known, int rows, int width) {
-    const int64_t step = fetch_room<T>(1, width) / sizeof(T);
-    load_tile(out, x ? (const T *)raw : nullptr, step, 1, known, rows, width);
 }

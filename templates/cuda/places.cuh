@@ -45,6 +45,7 @@ ROOM int64_t largest(int64_t a, int64_t b) {
 struct held {
     int64_t size;
     int from, to;
+    bool spare = false; /* only where it is near */
 };
 
 template <int n>
@@ -58,6 +59,11 @@ struct placement {
         return (real *)base + at[k];
     }
 
+    /* A tile that is only near, or null. */
+    __device__ __forceinline__ real *spare(int k) const {
+        return near[k] ? tile(k, nullptr) : nullptr;
+    }
+
     static __device__ __forceinline__ int64_t blocks_before() {
         return (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
     }
@@ -69,13 +75,13 @@ ROOM placement<n> placed(const held (&tiles)[n]) {
     placement<n> out{};
     out.shared = OPERANDS;
     for (int k = 0; k < n; k++)
-        for (int far = 0; far < 2; far++) {
+        for (int far = 0; far < (tiles[k].spare ? 1 : 2); far++) {
             const int64_t size = (tiles[k].size + 31) / 32 * 32;
             int64_t at = 0;
             for (int j = 0; j < k; j++) {
                 const int64_t end = out.at[j] + (tiles[j].size + 31) / 32 * 32;
                 const bool together = tiles[j].from <= tiles[k].to && tiles[k].from <= tiles[j].to;
-                if (out.near[j] == !far && together && at < end && out.at[j] < at + size) {
+                if (out.near[j] == !far && (out.near[j] || !tiles[j].spare) && together && at < end && out.at[j] < at + size) {
                     at = end;
                     j = -1;
                 }
