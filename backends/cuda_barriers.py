@@ -39,11 +39,12 @@ class Step:
 @dataclass(slots=True)
 class Block:
     """Steps that run any number of times, or on a condition, behind a ``head`` that is the same for
-    all threads. A loop ends with a barrier."""
+    all threads. A loop ends with a barrier, and ``waits`` where there is one before it."""
 
     head: str
     items: list[Step | Block] = field(default_factory=list)
     loop: bool = True
+    waits: bool = False
 
 
 Items = Sequence[Step | Block]
@@ -52,7 +53,7 @@ Pending = tuple[Touch, ...]
 
 
 def place_barriers(items: Items) -> None:
-    """Says of every step whether it waits, and its stretch."""
+    """Says of every step and loop whether it waits, and the stretch of each step."""
     _placed(items, (), 0)
 
 
@@ -65,11 +66,27 @@ def _placed(items: Items, pending: Pending, stretch: int) -> tuple[Pending, int]
             item.stretch = stretch
             pending = (*pending, *(t for t in item.touches if t not in pending))
             continue
-        after, inside = _placed(item.items, pending, stretch)
-        if item.loop:
-            after, stretch = (), inside + 1
-        pending = (*pending, *(t for t in after if t not in pending))
+        if not item.loop:
+            after, _ = _placed(item.items, pending, stretch)
+            pending = (*pending, *(t for t in after if t not in pending))
+            continue
+        _, inside = _placed(item.items, (), stretch + 1)
+        item.waits = any(a.meets(b) for a in _first(item.items) for b in pending)
+        pending, stretch = () if item.waits else pending, inside + 1
     return pending, stretch
+
+
+def _first(items: Items) -> list[Touch]:
+    """What is touched before the first barrier that is there in any case."""
+    found: list[Touch] = []
+    for item in items:
+        if item.waits:
+            return found
+        if isinstance(item, Step):
+            found += item.touches
+        else:
+            found += _first(item.items)
+    return found
 
 
 def steps(items: Items) -> Iterator[Step]:
@@ -98,6 +115,7 @@ def text(items: Items) -> Iterator[str]:
             yield from ([BARRIER] if item.waits else [])
             yield from item.lines
             continue
+        yield from ([BARRIER] if item.waits else [])
         yield f"{item.head} {{"
         yield from (f"    {line}" for line in text(item.items))
         yield from ([f"    {BARRIER}"] if item.loop else [])

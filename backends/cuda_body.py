@@ -25,6 +25,9 @@ PLAIN = words(
 )
 """What lines call that stages no operands."""
 
+READING = words("prefix suffix whole prefix_pull suffix_pull whole_pull")
+"""What leaves decays as they are; others may add pairs of tokens to them."""
+
 CALLED = re.compile(r"\b(\w+)(?:<\d+>)?\(")
 COUNTED = re.compile(r"\b(i_\w+|t|s)\b")
 
@@ -269,16 +272,17 @@ class CudaBody(Body):
             return
 
     def _touches(self, statement: Statement) -> Iterator[Touch]:
+        called = {word for line in statement.lines for word in CALLED.findall(line)}
         for n in statement.reads:
             if tile := self.tile(n):
                 own = n in statement.own and bool(self.body[n].axes)
-                yield Touch(tile, self.body[n].op == "levels", own)
+                adds = self.body[n].op == "levels" and not called <= READING
+                yield Touch(tile, adds, own)
         for n in statement.makes:
             if tile := self.tile(n):
                 own = bool(self.body[n].axes) and n in statement.own
                 yield Touch(tile, True, own)
         said = {word for line in statement.lines for word in re.findall(r"\w+", line)}
-        called = {word for line in statement.lines for word in CALLED.findall(line)}
         if not all(name in PLAIN or name.startswith("f_") for name in called):
             yield Touch(OPERANDS, True)
         yield from (Touch(name, True) for name in self.rooms if name in said)

@@ -77,11 +77,18 @@ def test_a_barrier_serves_all_that_was_before_it() -> None:
     assert waiting(writes("x"), writes("y"), reads("x"), reads("y")) == [False, False, True, False]
 
 
-def test_a_loop_ends_with_a_barrier() -> None:
+def test_a_loop_ends_with_a_barrier_and_waits_for_what_was_before() -> None:
     loop = Block("for (;;)", [reads("x"), writes("x")])
     items = [writes("x"), loop, reads("x")]
-    assert waiting(*items) == [False, True, True, True]  # the last one where the loop never ran
-    assert list(text(items))[-4:] == ["    barrier();", "}", "barrier();", "reads x"]
+    assert waiting(*items) == [False, False, True, False]
+    assert loop.waits
+    assert list(text(items))[-4:] == ["    writes x", "    barrier();", "}", "reads x"]
+
+
+def test_a_loop_may_not_run() -> None:
+    loop = Block("for (;;)", [reads("y")])
+    assert waiting(writes("x"), loop, reads("x")) == [False, False, True]
+    assert not loop.waits
 
 
 def test_a_condition_may_not_hold() -> None:
@@ -182,4 +189,4 @@ def test_most_barriers_are_seen_to_be_missing(name: str) -> None:
         for number in range(count)
     ]
     print(name, seen)
-    assert sum(seen) >= 0.5 * count
+    assert sum(seen) >= 0.6 * count

@@ -10,7 +10,7 @@ constexpr int V_most = BLOCK < V ? BLOCK : V;
 ROOM placement<12> tiles()
 {
     return placed<12>({
-        {K * V_most, 0, 10}, /* S */
+        {K * V_most, 0, 9}, /* S */
         {L * K, 1, 6}, /* g */
         {L * V_most, 4, 7}, /* summed */
         {levels_room(L, K), 2, 6}, /* decay */
@@ -60,13 +60,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_fused_0(const gla_f
     // o = K**-0.5 * S[t].T @ q
     power = f_pow((real)(K), R(-0.5));
     load_tile(S, S_begun_at, V, 1, K, K, V_here);
+    barrier();
     for (int64_t number = 0; number < chunks; number++) {
         const int64_t index = number, chunk = its.chunk + index;
         const int64_t start = index * L;
         const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
         [[maybe_unused]] const int64_t place = start, token = its.first + place;
         [[maybe_unused]] const int64_t row = its.batch * a.T + token;
-        barrier();
         store_tile(moved(S_start_at, (chunk * H + head) * (K * V)), V, 1, S, K, V_here);
         load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K);
         barrier();
@@ -92,7 +92,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_fused_0(const gla_f
         store_tile(o_at + row * (H * V), H * V, 1, o, C, V_here);
         barrier();
     }
-    barrier();
     store_tile(S_ended_at, V, 1, S, K, V_here);
 }
 
@@ -126,7 +125,7 @@ constexpr int K_most = BLOCK < K ? BLOCK : K;
 ROOM placement<7> tiles()
 {
     return placed<7>({
-        {K_most * V, 0, 8}, /* S */
+        {K_most * V, 0, 7}, /* S */
         {L * K_most, 1, 4}, /* g */
         {levels_room(L, K_most), 2, 4}, /* decay */
         {K_most, 3, 6}, /* total */
@@ -161,13 +160,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0a(const gl
     auto *const S_start_at = entries<T_S_start>(a.S_start, from * V);
     auto *const S_ended_at = entries<T_S_ended>(a.S_ended, (sequence * H + head) * K * V + from * V);
     load_tile(S, S_begun_at, 0, 1, 1, 1, K_here * V);
+    barrier();
     for (int64_t number = 0; number < chunks; number++) {
         const int64_t index = number, chunk = its.chunk + index;
         const int64_t start = index * L;
         const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
         [[maybe_unused]] const int64_t place = start, token = its.first + place;
         [[maybe_unused]] const int64_t row = its.batch * a.T + token;
-        barrier();
         store_tile(moved(S_start_at, (chunk * H + head) * (K * V)), 0, 1, S, 1, K_here * V);
         load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K_here);
         barrier();
@@ -186,7 +185,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0a(const gl
         gemm_onto(K_here, V, C, scaled, 1, K_here, v_at + token * a.v_t, a.v_t, a.v_0, S, V, 1, WHOLE, S, total, 1, 0);
         barrier();
     }
-    barrier();
     store_tile(S_ended_at, 0, 1, S, 1, K_here * V);
 }
 
@@ -315,7 +313,7 @@ constexpr int K_most = BLOCK < K ? BLOCK : K;
 ROOM placement<9> tiles()
 {
     return placed<9>({
-        {K_most * V, 0, 8}, /* dS */
+        {K_most * V, 0, 7}, /* dS */
         {L * K_most, 1, 4}, /* g */
         {levels_room(L, K_most), 2, 4}, /* decay */
         {L * K_most, 3, 4}, /* up2 */
@@ -357,13 +355,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0a(const g
     // o = K**-0.5 * S[t].T @ q
     power = f_pow((real)(K), R(-0.5));
     load_tile(dS, S_dended_at, 0, 1, 1, 1, K_here * V);
+    barrier();
     for (int64_t number = 0; number < chunks; number++) {
         const int64_t index = chunks - 1 - number, chunk = its.chunk + index;
         const int64_t start = index * L;
         const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
         [[maybe_unused]] const int64_t place = start, token = its.first + place;
         [[maybe_unused]] const int64_t row = its.batch * a.T + token;
-        barrier();
         store_tile(moved(dS_end_at, (chunk * H + head) * (K * V)), 0, 1, dS, 1, K_here * V);
         load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K_here);
         barrier();
@@ -388,7 +386,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0a(const g
         gemm_onto(V, K_here, C, scaled2, 1, V, scaled, K_here, 1, dS, 1, V, WHOLE, dS, total, 0, 1);
         barrier();
     }
-    barrier();
     store_tile(S_dbegun_at, 0, 1, dS, 1, K_here * V);
 }
 
@@ -623,7 +620,7 @@ constexpr int V_most = BLOCK < V ? BLOCK : V;
 ROOM placement<7> tiles()
 {
     return placed<7>({
-        {K * V_most, 0, 8}, /* S */
+        {K * V_most, 0, 7}, /* S */
         {K, 1, 2}, /* g */
         {K, 1, 3}, /* k */
         {V_most, 1, 3}, /* v */
@@ -663,11 +660,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_token(const
     // o = K**-0.5 * S[t].T @ q
     power = f_pow((real)(K), R(-0.5));
     load_tile(S, S_begun_at, V, 1, K, K, V_here);
+    barrier();
     for (int64_t step = 0; step < its.tokens; step++) {
         [[maybe_unused]] const int64_t chunk = its.chunk + step / L;
         [[maybe_unused]] const int64_t place = step, token = its.first + place;
         [[maybe_unused]] const int64_t row = its.batch * a.T + token;
-        barrier();
         if (step % L == 0) {
             store_tile(moved(S_start_at, (chunk * H + head) * (K * V)), V, 1, S, K, V_here);
         }
@@ -697,7 +694,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_token(const
         store_tile(o_at + row * (H * V), 0, 1, o, 1, V_here);
         barrier();
     }
-    barrier();
     store_tile(S_ended_at, V, 1, S, K, V_here);
 }
 
@@ -730,28 +726,28 @@ constexpr int K = D_K, V = D_V, L = CHUNK_L;
 ROOM placement<22> tiles()
 {
     return placed<22>({
-        {K * V, 8, 10}, /* dS2 */
-        {K * V, 0, 14}, /* S_before */
-        {K * V, 0, 14}, /* dS */
-        {K, 5, 10}, /* alpha2 */
-        {K * V, 0, 14}, /* S_then */
-        {K, 4, 9}, /* k2 */
-        {V, 4, 9}, /* v2 */
-        {V, 6, 8}, /* scaled */
-        {K * V, 0, 14}, /* S_after */
-        {K, 1, 2}, /* g */
-        {K, 1, 3}, /* k */
-        {V, 1, 3}, /* v */
-        {K, 2, 3}, /* alpha */
-        {K, 4, 5}, /* g2 */
-        {V, 5, 6}, /* o */
-        {K * V, 6, 7}, /* S */
-        {K, 7, 10}, /* dq */
-        {K, 7, 8}, /* q */
-        {K, 9, 11}, /* dk */
-        {V, 9, 11}, /* dv */
-        {K, 9, 10}, /* dalpha */
-        {K, 10, 11}, /* dg */
+        {K * V, 10, 12}, /* dS2 */
+        {K * V, 0, 16}, /* S_before */
+        {K * V, 0, 16}, /* dS */
+        {K, 7, 12}, /* alpha2 */
+        {K * V, 0, 16}, /* S_then */
+        {K, 6, 11}, /* k2 */
+        {V, 6, 11}, /* v2 */
+        {V, 8, 10}, /* scaled */
+        {K * V, 0, 16}, /* S_after */
+        {K, 2, 3}, /* g */
+        {K, 2, 4}, /* k */
+        {V, 2, 4}, /* v */
+        {K, 3, 4}, /* alpha */
+        {K, 6, 7}, /* g2 */
+        {V, 7, 8}, /* o */
+        {K * V, 8, 9}, /* S */
+        {K, 9, 12}, /* dq */
+        {K, 9, 10}, /* q */
+        {K, 11, 13}, /* dk */
+        {V, 11, 13}, /* dv */
+        {K, 11, 12}, /* dalpha */
+        {K, 12, 13}, /* dg */
     });
 }
 
@@ -807,10 +803,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_token(cons
         const int64_t start = index * L;
         const int count = (int)(its.tokens - start < L ? its.tokens - start : L);
         load_tile(S_before, moved(S_start_at, (chunk * H + head) * (K * V)), 0, 1, 1, 1, K * V);
+        barrier();
         for (int step = 0; step < count; step++) {
             [[maybe_unused]] const int64_t place = start + step, token = its.first + place;
             [[maybe_unused]] const int64_t row = its.batch * a.T + token;
-            barrier();
             store_tile(S_scratch_at + step * (K * V), 0, 1, S_before, 1, K * V);
             load_tile(g, g_at + token * a.g_t, 0, a.g_0, 1, 1, K);
             load_tile(k, k_at + token * a.k_t, 0, a.k_0, 1, 1, K);
