@@ -71,14 +71,16 @@ def exercised(pieces: Pieces) -> list[Any]:
     found: list[Any] = []
     rng = np.random.default_rng(0)
 
-    def run(name: str, results: list[Any], *rest: Any) -> None:
-        pieces.run(name, [*results, *rest[0]], rest[1])
+    def run(name: str, results: list[Any], given: list[Any], numbers: list[int]) -> None:
+        pieces.run(name, [*results, *given], numbers)
         found.extend(results)
 
     for M, N, K in ((70, 150, 80), (20, 30, 10)):
         a, b, c = pieces.tile(rng, M, K), pieces.tile(rng, K, N), pieces.empty(M, N)
         pieces.run("gemm", [a, b, c], [M, N, K, K, 1, N, 1, N, 1, 0, 0])
         found.append(c)
+    rows = rng.standard_normal((48, 64)).astype(np.float32)
+    run("ahead", [pieces.empty(74, 32)], [rows], [64, 1, 5, 16, 32, 0, 0])
     for C, D in ((64, 20), (130, 5)):
         a, r = pieces.tile(rng, C, C) / np.float32(4 * C**0.5), pieces.tile(rng, C, D)
         for name, out, numbers in (

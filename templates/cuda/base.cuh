@@ -89,27 +89,27 @@ template <class T>
 DEVICE void load_tile(real *out, const T *x, int64_t row_step, int64_t step, int known, int rows, int width) {
     enum { N = piece<T>::SIZE, M = piece<real>::SIZE };
     const int count = x ? known * width : 0;
-    if (N < M || !in_pieces(x, row_step, step, out, width)) {
-        for (int i = threadIdx.x; i < rows * width; i += THREADS)
-            out[i] = i < count ? real_of(x[i / width * row_step + i % width * step]) : R(0);
+    if (N >= M && in_pieces(x, row_step, step, out, width)) {
+#pragma unroll 4
+        for (int i = threadIdx.x * N; i < rows * width; i += THREADS * N) {
+            real found[N] = {};
+            if (i < count) {
+                const piece<T> in = *(const piece<T> *)(x + (i / width * row_step + i % width));
+#pragma unroll
+                for (int e = 0; e < N; e++) found[e] = real_of(in.x[e]);
+            }
+#pragma unroll
+            for (int e = 0; e < N; e += M) {
+                piece<real> some;
+#pragma unroll
+                for (int f = 0; f < M; f++) some.x[f] = found[(e + f) % N];
+                *(piece<real> *)(out + i + e) = some;
+            }
+        }
         return;
     }
-#pragma unroll 4
-    for (int i = threadIdx.x * N; i < rows * width; i += THREADS * N) {
-        real found[N] = {};
-        if (i < count) {
-            const piece<T> in = *(const piece<T> *)(x + (i / width * row_step + i % width));
-#pragma unroll
-            for (int e = 0; e < N; e++) found[e] = real_of(in.x[e]);
-        }
-#pragma unroll
-        for (int e = 0; e < N; e += M) {
-            piece<real> some;
-#pragma unroll
-            for (int f = 0; f < M; f++) some.x[f] = found[(e + f) % N];
-            *(piece<real> *)(out + i + e) = some;
-        }
-    }
+    for (int i = threadIdx.x; i < rows * width; i += THREADS)
+        out[i] = i < count ? real_of(x[i / width * row_step + i % width * step]) : R(0);
 }
 
 /* The first `known` rows at x = those of tile [known][width], where x is given. */
