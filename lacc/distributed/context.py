@@ -152,9 +152,19 @@ class Shared:
                 entries = 1
                 for axis in axes_of(value):
                     entries *= size_of(axis, at)
+                if exchange == "ring" and value.level == "layer":  # with every block of heads
+                    entries *= self._parts_of_heads(at)
                 sums[way] += entries * (8 if value.role == "position" else itemsize)
         times = self.ranks.count - 1 if exchange == "summaries" else 1
         return sums[0] * times, sums[1] * times
+
+    def _parts_of_heads(self, sizes: Mapping[str, int]) -> int:
+        """In how many parts the ring cuts the heads of a call."""
+        levels = {"#H": "head", "#G": "group"}
+        there = {a.level for a in self.kernel.signature.arguments}
+        known = {n: x for n, x in sizes.items() if levels.get(n, "") in (*there, "")}
+        blocks = self.blocks or BLOCKS_A_RANK * self.ranks.count
+        return len({one.heads.start for one in blocks_of(self.kernel.spec, known, blocks)})
 
     def formula(self, exchange: str) -> tuple[str, str]:
         """What a call and its backward pass send from one rank, as a sum of shapes."""

@@ -143,7 +143,8 @@ class Ring:
                 told, body = self.ranks.received(self.ranks.after, 1)
             sent: list[Any] | None = None
             with trouble:
-                own = [s for s in smooth if s.name in ends]
+                first_heads = not block.heads.start  # what all heads share is pulled on once
+                own = [s for s in smooth if s.name in ends and (s.level != "layer" or first_heads)]
                 last = {s.name: self._newest(s, ends[s.name][block.of(s)], i) for s in own}
                 if self.ranks.after is not None and not told[0]:
                     here = self.ran[i].state
