@@ -88,13 +88,13 @@ class DevicePass(ABC, Generic[K]):
     # ---- kernels ---------------------------------------------------------------------------------
 
     def _chunks(self) -> None:
-        """Kernels for the longest chunks in which all should fit."""
+        """Kernels for the longest chunks in which all may fit."""
         program, back = self.forward_program, from_starts(self.backward_program)
         for chunk in self.chunks:
             self.chunk = chunk
             split = self._partitioned(program, "state") if program.loads("state") else ()
             parts = self._partitioned(back, "dstate")
-            if all(map(self._fits, (*split, *parts))):
+            if all(map(self._may_fit, (*split, *parts))):
                 break
         self.fused = self._kernels(in_one_loop(program, "state", self.starts), "fused", False)
         self.split = self._kernels(split, "forward", False) if len(split) > 1 else []
@@ -113,6 +113,10 @@ class DevicePass(ABC, Generic[K]):
     @abstractmethod
     def _fits(self, part: Part) -> bool:
         """Whether a kernel has all that it holds at once on the chip."""
+
+    def _may_fit(self, part: Part) -> bool:
+        """Whether it has about all: enough not to take shorter chunks."""
+        return self._fits(part)
 
     @abstractmethod
     def _kernel(self, name: str, part: Part, *, backward: bool, remade: Program | None = None) -> K:

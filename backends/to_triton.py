@@ -71,7 +71,8 @@ def to_triton(derived: Derived, signature: Signature, chunk: int | None = None) 
     attention = ATTENTION if attends else ()
     words += [word for module in attention for word in re.findall(r"\w+", paste.body(module))]
     planned = _merged(name for p in passes if not p.by_token for name in p.planned())
-    choice = f"lambda *call: planned_chunk({planned}, *call)"
+    longest = max((p.chunk for p in passes if not p.by_token), default=max(CHUNKS))
+    choice = f"lambda *call: planned_chunk({planned}, {longest}, *call)"
     alone, preferred = "lambda *_: False", []
     if chunk:
         choice = f"lambda *_: {chunk}"

@@ -16,6 +16,7 @@ from lacc.tile.operands import bare_operands
 from lacc.tile.order import scheduled
 from lacc.tile.pad import fill_padding
 from lacc.tile.partition import WIDTH, Part
+from lacc.tile.plain_axes import plain_axes
 from lacc.tile.pressure import fit
 from lacc.tile.program import Program
 from lacc.tile.rewrite import for_kernels, meet_once
@@ -26,6 +27,11 @@ from lacc.tile.unroll import unroll
 TOKENS = 4096
 CHUNKS = (64, 32)
 """Tokens of the batch that kernels are laid out for, and of its chunks."""
+
+
+CLOSE, MAY = 1.05, 1.2
+"""The part of a thread's registers that a kernel may seem to need and yet is not cut in two, or
+made for shorter chunks: the model errs by as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +52,25 @@ class Finished:
     @property
     def fit(self) -> Fit:
         """What a launch is chosen by."""
-        return replace(fit(self.program, self.axis, self.kind), looped=bool(self.looped))
+        return fit(self.program, self.axis, self.kind, bool(self.looped))
 
 
-def workload(dims: Mapping[str, int], chunk: int) -> Workload:
-    """What kernels are laid out for: the declared dims, and a batch of middling size."""
+def wider(dims: Mapping[str, int]) -> dict[str, int]:
+    """Dims of calls with heads twice as wide as is declared, up to `WIDTH`."""
+    return {n: WIDTH if WIDTH // 2 <= size < WIDTH else size for n, size in dims.items()}
+
+
+def workload(dims: Mapping[str, int], chunk: int, fine: bool = False) -> Workload:
+    """What kernels are laid out for: the declared dims, and a batch of middling size; with
+    ``fine`` products as in `finer`."""
     sizes = tuple(sorted((name, size or WIDTH) for name, size in dims.items()))
-    return Workload(sizes, 1, 16, TOKENS, chunk, TOKENS // chunk)
+    precision = "tf32" if fine else "bf16"
+    return Workload(sizes, 1, 16, TOKENS, chunk, TOKENS // chunk, precision=precision)
 
 
-def fits(part: Part, load: Workload) -> bool:
-    """Whether a kernel has a launch that should spill nothing."""
-    most = ROOM if part.kind == "chunk" else 1.0
-    return tightness(finished(part, load).fit, load) <= most
+def fits(part: Part, load: Workload, wide: Workload, most: float = CLOSE) -> bool:
+    """Whether a kernel, as it is written for ``wide``, has a launch that should spill nothing."""
+    return tightness(finished(part, wide).fit, load) <= most
 
 
 def finished(part: Part, load: Workload, whole: bool = False) -> Finished:
@@ -68,7 +80,8 @@ def finished(part: Part, load: Workload, whole: bool = False) -> Finished:
     the least time of all ways that fit.
     """
     carried = "dstate" if part.program.loads("dstate") else "state"
-    met = meet_once(part.program, carried)
+    own = plain_axes(part.program)
+    met = meet_once(own, carried)
     if part.kind != "chunk":
         program = fill_padding(bare_operands(met))
         axes = () if whole else free_axes(program)
@@ -78,9 +91,9 @@ def finished(part: Part, load: Workload, whole: bool = False) -> Finished:
         ]
         return min(ways, key=lambda w: (max(1.0, tightness(w.fit, load)), total([w.fit], load)))
     ways = [Finished(_ready(met), "", "", "chunk")]
-    plain = _ready(part.program)
+    plain = _ready(own)
     ways += [Finished(plain, "", axis, "chunk") for axis in round_axes(plain)]
-    ways = [replace(w, program=scheduled(w.program, w.axis, w.kind)) for w in ways]
+    ways = [replace(w, program=scheduled(w.program, w.axis, w.kind, bool(w.looped))) for w in ways]
     return min(ways, key=lambda w: (max(ROOM, tightness(w.fit, load)), total([w.fit], load)))
 
 

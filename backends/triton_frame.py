@@ -23,6 +23,7 @@ RESERVED = (
     *("tl", "torch", "triton", "T", "H", "G", "CHUNK", "BT", "FLOAT", "PRECISION", "INTO"),
     *("sequence", "batch", "head", "chunk", "chunks", "first", "tokens", "index", "number"),
     *("t", "start", "count", "live", "place", "token", "flat", "cu", "firsts", "table", "position"),
+    "masks",
     *(
         "block",
         "state_rows",

@@ -13,6 +13,7 @@ from lacc.backends.device_kernel import KernelSpec
 from lacc.backends.text import Text
 from lacc.backends.triton_arrays import Arrays, Place, load_mask, store_mask
 from lacc.backends.triton_body import Body
+from lacc.backends.triton_text import MASKED
 from lacc.spec.model import Spec
 from lacc.tile.lower import Naming
 from lacc.tile.program import Axes, Program
@@ -217,6 +218,9 @@ class KernelText(Arrays):
         if self.by_token and not self.what.backward:
             self.parameters.append("state_rows, INTO: tl.constexpr")
             self.call.append("run.rows, run.into is not None")
+        if any(inst.op in MASKED for inst in self.program.body):
+            self.parameters.append("masks")
+            self.call.append("level_masks(block(run.C, 16), run.device)")
         constants = {name: f'n["{dim}"]' for dim, name in self.dims.items()}
         constants |= {"CHUNK": "run.C"}
         if not self.by_token:

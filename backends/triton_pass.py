@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from lacc.backends.device_kernel import KernelSpec
 from lacc.backends.device_pass import DevicePass
-from lacc.backends.triton_cut import CHUNKS, Finished, finished, fits, workload
+from lacc.backends.triton_cut import CHUNKS, MAY, Finished, finished, fits, wider, workload
 from lacc.backends.triton_kernel import KernelText
 from lacc.runtime.launching import Workload, total
 from lacc.tile.fit import Fit
@@ -22,16 +22,23 @@ class TritonPass(DevicePass[KernelText]):
     pairs = "block(run.C, 16)"
 
     def _fits(self, part: Part) -> bool:
-        return fits(part, self._workload)
+        return fits(part, self._workload, self._wide)
+
+    def _may_fit(self, part: Part) -> bool:
+        return fits(part, self._workload, self._wide, MAY)
 
     @property
     def _workload(self) -> Workload:
-        return workload(self.dims, self.chunk)
+        return workload(self.dims, self.chunk, self.fine)
+
+    @property
+    def _wide(self) -> Workload:
+        return workload(wider(self.dims), self.chunk, self.fine)
 
     def _kernel(
         self, name: str, part: Part, *, backward: bool, remade: Program | None = None
     ) -> KernelText:
-        ready = finished(part, self._workload, whole=remade is not None)
+        ready = finished(part, self._wide, whole=remade is not None)
         what = KernelSpec(
             name,
             self._doc(part, ready.program),

@@ -188,8 +188,9 @@ def _runs(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
     constants: dict[str, object] = {"LOG": log}
     if inst.op not in ("suffix", "suffix_pull", "whole", "whole_pull"):
         constants["STRICT"] = strict
+    masks = ("masks",) if inst.op in MASKED else ()
     precision = ("PRECISION",) if inst.op in DOTTED or inst.op == "matrix_pull" else ()
-    return called(inst.op, *given, ins[-1], *precision, **constants)
+    return called(inst.op, *given, ins[-1], *masks, *precision, **constants)
 
 
 def _solve(f: Formats, inst: Inst, ins: list[Text], axes: list[Axes]) -> Text:
@@ -254,6 +255,9 @@ Format = Callable[[Formats, Inst, list[Text], list[Axes]], Text]
 
 DOTTED = frozenset({"gram", "meet", "meet_pull", "decayed", "decayed_pull", "solve", "solve_parts"})
 """Ops, `contract` apart, that work on matrix units."""
+
+MASKED = frozenset({"decayed", "meet_pull", "decayed_pull"})
+"""Ops that read which tokens meet, and which cross, at each level."""
 
 OTHER: dict[str, Format] = {
     **MOVES,

@@ -29,7 +29,7 @@ from programs import SIZES, gradient
 from lacc.backends import triton_device
 from lacc.backends.text import Text, size_text
 from lacc.backends.triton_layout import Index
-from lacc.backends.triton_text import DOTTED, WRITTEN_BY_KERNEL, Formats, results
+from lacc.backends.triton_text import DOTTED, MASKED, WRITTEN_BY_KERNEL, Formats, results
 from lacc.ir.ops import OPS
 from lacc.spec.shapes import Size
 from lacc.tile.interp import interpret
@@ -181,7 +181,8 @@ def written(program: Program, n: int, name: str) -> Kernel:
         value = f"y[{program.body[k].value}]" if several else f.tensor(text).code
         lines.append(f"tl.store(o{k}{place(f, program.body[k].axes)}, {value})")
     sizes = ["BT: tl.constexpr", *(f"{index[a].block}: tl.constexpr" for a in axes)]
-    given = [*(f"p{i}" for i in ins), *(f"o{k}" for k in outs), "count", *sizes]
+    masks = ["masks"] if inst.op in MASKED else []
+    given = [*(f"p{i}" for i in ins), *(f"o{k}" for k in outs), *masks, "count", *sizes]
     given += [f"{c}: tl.constexpr" for c in ("K", "V", "FLOAT", "PRECISION")]
     body = "".join(f"    {line}\n" for line in lines)
     head = f"@triton.jit\ndef {name}({', '.join(given)}):\n"
@@ -238,6 +239,8 @@ def run(found: ModuleType, kernel: Kernel, dims: dict[str, int], count: int, tok
     import torch
     import triton.language as tl
 
+    from lacc.runtime.triton_launches import level_masks
+
     program = kernel.program
     loads = arrays_of(program, dims, count)
     every = Program(program.body, {f"v{k}": k for k in (*kernel.ins, *kernel.outs)}, program.sizes)
@@ -263,8 +266,18 @@ def run(found: ModuleType, kernel: Kernel, dims: dict[str, int], count: int, tok
             for k in kernel.outs
         ]
         constants = {block(a): lengths[a] for a in kernel.axes}
+        masked = program.body[kernel.at].op in MASKED
+        masks = [level_masks(tokens, torch.device("cpu"))] if masked else []
         getattr(found, kernel.name)[(1,)](
-            *given, *outs, count, BT=tokens, **constants, **dims, FLOAT=FLOAT, PRECISION="ieee"
+            *given,
+            *outs,
+            *masks,
+            count,
+            BT=tokens,
+            **constants,
+            **dims,
+            FLOAT=FLOAT,
+            PRECISION="ieee",
         )
         worst = 0.0
         for k, out in zip(kernel.outs, outs):
@@ -340,6 +353,7 @@ def binaries(arch: str) -> dict[str, str]:
         constants |= {block(a): 16 for a in kernel.axes}
         constants |= {"FLOAT": triton.language.float32, "PRECISION": "bf16"}
         types = dict.fromkeys(pointers, "*fp32") | dict.fromkeys(constants, "constexpr")
+        types |= {"masks": "*bf16"} if op in MASKED else {}
         source = ASTSource(getattr(found, kernel.name), types | {"count": "i32"}, constants)
         try:
             triton.compile(source, target=target)

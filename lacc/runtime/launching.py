@@ -73,7 +73,7 @@ need: beyond it is refused."""
 DOUBTFUL = 2.0
 """How many times the registers of a thread a kernel may seem to need and yet have enough, since a
 model may err."""
-ROOM = 0.7
+ROOM = 1.0
 """The part of a thread's registers up to which fewer are no better: the rest is for what the model
 does not see."""
 TUNED: dict[tuple[str, Workload], Launch] = {}
@@ -228,7 +228,7 @@ def seconds(fit: Fit, call: Workload, x: Launch) -> float:
     device = device_of(call)
     used, memory = needs(fit, call, x, device)
     whole = x.block * x.blocks if fit.looped else x.block
-    at = lengths(fit, dict(call.dims), call.chunk, whole)
+    at = lengths(fit, dict(call.dims), call.chunk, whole, x.blocks)
     shares = 1 if fit.looped else x.blocks
     threads = x.warps * device.lanes
     at_once = min(
@@ -258,16 +258,20 @@ LATENCY = 0.4e-6
 """Seconds that a step waits for memory or a product before the next one can begin."""
 
 
-def chunk_of(fits_: Mapping[str, Fit], call: Workload) -> int:
-    """Tokens of a chunk in which all kernels take the least time together, of those in which none
-    spills where there are any; the call's own are not looked at. ValueError where none fits.
+def chunk_of(fits_: Mapping[str, Fit], call: Workload, longest: int = CHUNKS[-1]) -> int:
+    """Tokens of a chunk for all kernels, at most the ``longest`` that they are laid out for: the
+    most of those that take about the least time, spills counted; the call's own are not looked at.
+    ValueError where none fits.
     """
-    calls = in_chunks(call)
-    clean = [c for c in CHUNKS if all(candidates(fit, calls[c]) for fit in fits_.values())]
-    best = min(clean or CHUNKS, key=lambda c: total(fits_.values(), calls[c]))
+    times = {c: total(fits_.values(), x) for c, x in in_chunks(call).items() if c <= longest}
+    best = max(c for c, time in times.items() if time <= ABOUT * min(times.values()))
     for name, fit in fits_.items():
-        launch(name, fit, calls[best])
+        launch(name, fit, in_chunks(call)[best])
     return best
+
+
+ABOUT = 1.1
+"""Times that a model tells apart: longer chunks keep fewer states."""
 
 
 def slower(fits_: Mapping[str, Fit], token: Mapping[str, Fit], call: Workload) -> bool:

@@ -84,10 +84,20 @@ def doubled(up, before, down, level):
 
 
 @triton.jit
-def pairs(a, level):
+def masked(masks, kind, level, C: tl.constexpr):
+    """One [C, C] of ``masks`` [3, levels, C, C], which hold 1 where, and 0 elsewhere: 0 tokens meet
+    at a level; 1 tokens of a run of 2**level whose factors at that level include that of a token,
+    which gives the row: those from it on in a right run, those before it in a left one; 2 the same
+    of strict ones. That every program reads them costs fewer instructions and registers than to
+    find them."""
+    t, s = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    return tl.load(masks + (kind * halvings(C) + level) * (C * C) + t * C + s)
+
+
+@triton.jit
+def pairs(a, masks, level):
     """The entries of a [C, C] whose tokens meet at a level; those below and above the diagonal."""
-    t, s = tl.arange(0, a.shape[0])[:, None], tl.arange(0, a.shape[0])[None, :]
-    return tl.where((t >> level) ^ 1 == s >> level, a, 0.0)
+    return a * masked(masks, 0, level, a.shape[0]).to(a.dtype)
 
 
 @triton.jit
@@ -131,7 +141,7 @@ def gram(x, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.con
 
 
 @triton.jit
-def decayed(a, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.constexpr):
+def decayed(a, y, decay, masks, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.constexpr):
     """O[t, d] = sum_s a[t, s] y[s, d] P[t, s, d] over s <= t (s < t where STRICT): [C, D]."""
     t = tl.arange(0, y.shape[0])[:, None]
     up, before, down = runs(decay, LOG)
@@ -141,7 +151,7 @@ def decayed(a, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.
     below = rounded(lower(a), PRECISION)
     for level in range(halvings(y.shape[0])):
         right = (t >> level) & 1 != 0
-        read = dot(pairs(below, level), tl.where(right, 0.0, y * down), PRECISION)
+        read = dot(pairs(below, masks, level), tl.where(right, 0.0, y * down), PRECISION)
         out += tl.where(right, before if STRICT else up, 0.0) * read
         up, before, down = doubled(up, before, down, level)
     return out

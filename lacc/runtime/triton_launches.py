@@ -38,6 +38,19 @@ SUPPORT = Support(
 """Triton's kernels: the interpreter runs them on the CPU, too."""
 
 
+@cache
+def level_masks(C: int, device: torch.device) -> torch.Tensor:
+    """[3, levels, C, C] of `masked`, 0 and 1 in bfloat16."""
+    every, steps = range(C), [1 << level for level in range((C - 1).bit_length())]
+    meet = [[[t & -m ^ m == s & -m for s in every] for t in every] for m in steps]
+    cross = [
+        [[t & -m == s & -m and (s >= t if t & m else s < t) for s in every] for t in every]
+        for m in steps
+    ]
+    strict = [[[x and s != t for s, x in enumerate(row)] for t, row in enumerate(a)] for a in cross]
+    return torch.tensor([meet, cross, strict], dtype=torch.bfloat16, device=device)
+
+
 def sized(dims: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """Every dim, sorted by name."""
     return tuple((name, int(size)) for name, size in sorted(dims.items()))
@@ -64,13 +77,14 @@ _PLANNED: dict[tuple[str, Workload], int] = {}
 _ALONE: dict[tuple[str, Workload], bool] = {}
 
 
-def planned_chunk(fits_: Mapping[str, Fit], args: Any, T: int) -> int:
-    """The plan's choice of tokens of a chunk, for all kernels of a spec."""
+def planned_chunk(fits_: Mapping[str, Fit], longest: int, args: Any, T: int) -> int:
+    """The plan's choice of tokens of a chunk, for all kernels of a spec, which are laid out for the
+    ``longest``."""
     if not fits_:
         return 16
     key = (" ".join(fits_), call_for(args, T))
     if key not in _PLANNED:
-        _PLANNED[key] = chunk_of(fits_, key[1])
+        _PLANNED[key] = chunk_of(fits_, key[1], longest)
     return _PLANNED[key]
 
 

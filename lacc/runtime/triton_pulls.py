@@ -16,6 +16,7 @@ from lacc.runtime.triton_decays import (
     doubled,
     gram,
     lower,
+    masked,
     matrix,
     pairs,
     prefix,
@@ -84,20 +85,9 @@ def matrix_pull(ct, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: t
 
 
 @triton.jit
-def crossed(w, level, PRECISION: tl.constexpr, STRICT: tl.constexpr):
-    """At u, the sum of w over the tokens of its run of 2**level whose factors at a level include
-    that of u: those from u on in a right run, those before u in a left one."""
-    C: tl.constexpr = w.shape[0]
-    u, t = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
-    m = 1 << level
-    right = (u & m) != 0
-    first = tl.where(right, u + 1 if STRICT else u, u & -m)
-    last = tl.where(right, u | (m - 1), u - 1)
-    return dot(tl.where((t >= first) & (t <= last), 1.0, 0.0).to(w.dtype), w, PRECISION)
-
-
-@triton.jit
-def meet_pull(ct, x, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.constexpr):
+def meet_pull(
+    ct, x, y, decay, masks, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.constexpr
+):
     """Cotangents of x, y and of the decays from that of the A of `meet`, each [C, D].
 
     At each level z is what either side of a pair was multiplied by, and read what comes back; w is
@@ -115,14 +105,17 @@ def meet_pull(ct, x, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRIC
     w = rounded(dx, PRECISION)
     if not STRICT:
         dx, dy = diagonal(ct) * y, diagonal(ct) * x
+    x, y = rounded(x, PRECISION), rounded(y, PRECISION)
+    crossing: tl.constexpr = 2 if STRICT else 1
     for level in range(halvings(C)):
         m = 1 << level
         right = (t & m) != 0
         z = tl.where(right, x, y)
         run = tl.where(right, before if STRICT else up, down)
         if LOG:
-            ddecay += crossed(w, tl.maximum(level - 1, 0), PRECISION, STRICT)
-        read = dot(pairs(both, level), z * run, PRECISION)
+            crossed = masked(masks, crossing, tl.maximum(level - 1, 0), C).to(w.dtype)
+            ddecay += dot(crossed, w, PRECISION)
+        read = dot(pairs(both, masks, level), z * run, PRECISION)
         if not LOG:
             rights = tl.where(right, z * read, 0.0)
             if STRICT:
@@ -136,12 +129,15 @@ def meet_pull(ct, x, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRIC
         dy += tl.where(right, 0.0, read)
         up, before, down = doubled(up, before, down, level)
     if LOG:
-        ddecay += crossed(w, halvings(C) - 1, PRECISION, STRICT)
+        crossed = masked(masks, crossing, halvings(C) - 1, C).to(w.dtype)
+        ddecay += dot(crossed, w, PRECISION)
     return dx, dy, ddecay
 
 
 @triton.jit
-def decayed_pull(ct, a, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.constexpr):
+def decayed_pull(
+    ct, a, y, decay, masks, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.constexpr
+):
     """Cotangents of a [C, C], y and of the decays from that of `decayed`."""
-    _, dy, ddecay = meet_pull(a, ct, y, decay, PRECISION, LOG, STRICT)
+    _, dy, ddecay = meet_pull(a, ct, y, decay, masks, PRECISION, LOG, STRICT)
     return gram(ct, y, decay, PRECISION, LOG, STRICT), dy, ddecay

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 VIEWS = {
     *("view", "reshape", "_unsafe_view", "transpose", "t", "permute", "expand", "as_strided"),
     *("slice", "select", "squeeze", "unsqueeze", "unbind", "split", "split_with_sizes", "chunk"),
-    *("detach", "alias", "lift_fresh", "is_same_size", "_local_scalar_dense"),
+    *("detach", "detach_", "alias", "lift_fresh", "is_same_size", "_local_scalar_dense"),
     *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
 }
 """Torch ops that make a view or take memory, and launch nothing."""

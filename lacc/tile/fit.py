@@ -3,8 +3,9 @@ memory, flops and bytes of one of its programs out. Plain Python: emitted files 
 
 Notation: a *tile* is a product of axes. Axis "t" is the tokens of a chunk, "/" the block of the
 axis that is split among programs, every other one is named by its size ("K", "K + V") and rounded
-up to a power of two. "~" marks a tile that no product of matrices holds. `Tiles` are tiles with how
-many there are of each: ((2, ("K", "t")), (1, ("/", "K"))).
+up to a power of two. "#" counts the blocks that a program goes through; "~" marks a tile that no
+product of matrices holds. `Tiles` are tiles with how many there are of each:
+((2, ("K", "t")), (1, ("/", "K"))).
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ COSTS = {"chunk": Cost(60, 0, 0.72), "loop": Cost(70, 15, 1.0), "token": Cost(60
 COPIES = {"bf16": 1.0, "fp16": 1.0, "tf32": 2.0, "tf32x3": 4.5, "bf16x6": 4.5, "ieee": 4.5}
 """How much more lives at once where operands of products keep more than 16 bits: they are in
 registers, in parts whose products are added."""
+
+LOOPED = 20
+"""Registers of a thread beside those for what lives at once where a program goes through blocks:
+addresses and masks of each, which stay from one to the next."""
 
 ROWS = 16
 """Rows of a product of matrices that one warp has at least; others hold copies."""
@@ -96,10 +101,11 @@ def size(polynomial: Polynomial, dims: Mapping[str, int]) -> int:
     return int(sum(c * prod(dims[d] for d in names) for c, names in polynomial))
 
 
-def lengths(fit: Fit, dims: Mapping[str, int], chunk: int, block: int) -> Lengths:
-    """The axes of a kernel's tiles in chunks of ``chunk`` tokens, blocks of ``block`` entries."""
+def lengths(fit: Fit, dims: Mapping[str, int], chunk: int, block: int, blocks: int = 1) -> Lengths:
+    """The axes of a kernel's tiles in chunks of ``chunk`` tokens, ``blocks`` blocks of ``block``
+    entries."""
     axes = {name: power_of_two(max(1, size(p, dims))) for name, p in fit.sizes.items()}
-    return Lengths({**axes, "t": chunk, "/": block})
+    return Lengths({**axes, "t": chunk, "/": block, "#": blocks})
 
 
 def registers(fit: Fit, at: Lengths, warps: int, lanes: int = 32, precision: str = "bf16") -> float:
@@ -111,7 +117,8 @@ def registers(fit: Fit, at: Lengths, warps: int, lanes: int = 32, precision: str
         default=0.0,
     )
     share = cost.share * (COPIES[precision] if fit.products else 1.0)
-    return cost.fixed + cost.each * moved + share * live
+    fixed = cost.fixed + (LOOPED if fit.looped else 0)
+    return fixed + cost.each * moved + share * live
 
 
 def held(tile: Tile, at: Lengths, warps: int, lanes: int) -> float:

@@ -18,15 +18,15 @@ TOKENS, CHANNELS = 64, 128
 """What lengths are taken to be, where a program leaves them open."""
 
 
-def scheduled(program: Program, split: str, kind: str = "loop") -> Program:
+def scheduled(program: Program, split: str, kind: str = "loop", looped: bool = False) -> Program:
     """The order of least pressure among that of the program and those found; `fit`'s arguments."""
     found = [sunk(program), sunk(reordered(program, greedy(program)))]
-    return min(found, key=lambda p: pressure(p, split, kind))
+    return min(found, key=lambda p: pressure(p, split, kind, looped))
 
 
-def pressure(program: Program, split: str, kind: str) -> float:
+def pressure(program: Program, split: str, kind: str, looped: bool) -> float:
     """Entries that are in registers at once, at the fullest point."""
-    need = fit(program, split, kind)
+    need = fit(program, split, kind, looped)
     names = {a for tiles in need.registers for _, tile in tiles for a in tile}
     at = Lengths({**dict.fromkeys(names, CHANNELS), "t": TOKENS, "/": TOKENS, "~": 1})
     return max(map(at.entries, need.registers), default=0.0)

@@ -17,12 +17,13 @@ from lacc.spec.shapes import Size
 from lacc.tile.fit import Fit, Lengths, Polynomial, Tile, Tiles
 from lacc.tile.ops import TILE_OPS
 from lacc.tile.program import TIME, Axes, Inst, Program, numbers
+from lacc.tile.rounds import Round, rounds
 
 TEMPORARIES: Mapping[str, tuple[float, float]] = {
     "prefix": (1, 0),
     "suffix": (1, 0),
     "matrix": (0, 1),
-    "gram": (2.4, 1),
+    "gram": (3.4, 1),
     "meet": (3.4, 1),
     "meet_pull": (16, 1),
     "decayed": (3, 1),
@@ -39,12 +40,15 @@ TEMPORARIES: Mapping[str, tuple[float, float]] = {
 """Tiles that the device function of an op holds beside its operands and its result: as large as its
 largest operand, and of pairs of tokens."""
 
+MEETING = ("gram", "meet", "decayed", "meet_pull", "decayed_pull")
+"""Ops that hold one more where pairs are strict: the products before each token."""
+
 WORK: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(("prefix", "suffix", "running"), (15, 0)),
     **dict.fromkeys(("prefix_pull", "suffix_pull"), (30, 0)),
     **dict.fromkeys(("scan", "scan_back", "tropical", "chain_parts"), (40, 0)),
-    **dict.fromkeys(("gram", "meet", "decayed"), (150, 0)),
-    **dict.fromkeys(("meet_pull", "decayed_pull"), (300, 0)),
+    **dict.fromkeys(("gram", "meet", "decayed"), (150, 30)),
+    **dict.fromkeys(("meet_pull", "decayed_pull"), (260, 50)),
     "whole": (6, 0),
     "matrix": (0, 30),
     "matrix_pull": (0, 60),
@@ -64,12 +68,12 @@ DIM = (16, 128)
 """Entries along axes for which one of several sets of tiles may be the largest."""
 
 
-def fit(program: Program, split: str, kind: str = "loop") -> Fit:
-    """What the kernel of ``program`` needs whose programs share the axis ``split`` ("" for none);
-    ``kind`` as in `Fit`. In a loop or by token the states of "dstate" loads are carried where there
-    are any, else those of "state" loads.
+def fit(program: Program, split: str, kind: str = "loop", looped: bool = False) -> Fit:
+    """What the kernel of ``program`` needs whose programs share the axis ``split`` ("" for none),
+    or go through its blocks one after another (``looped``); ``kind`` as in `Fit`. In a loop or by
+    token the states of "dstate" loads are carried where there are any, else those of "state" loads.
     """
-    return _Pressure(program, split, kind).fit()
+    return _Pressure(program, split, kind, looped).fit()
 
 
 def matrix_product(program: Program, inst: Inst) -> bool:
@@ -81,8 +85,9 @@ def matrix_product(program: Program, inst: Inst) -> bool:
 
 
 class _Pressure:
-    def __init__(self, program: Program, split: str, kind: str) -> None:
+    def __init__(self, program: Program, split: str, kind: str, looped: bool) -> None:
         self.program = program
+        self.rounds = rounds(program, split) if looped else ()
         self.split = split
         self.kind = kind
         self.body = program.body
@@ -104,6 +109,7 @@ class _Pressure:
             stores=counted((1, self._tile(n)) for n in self._stored),
             products=counted(self._work(True)),
             maps=counted(self._work(False)),
+            looped=bool(self.rounds),
         )
 
     def _named(self, axes: Axes) -> Tile:
@@ -192,7 +198,20 @@ class _Pressure:
                 last -= 1
             first = 0 if n in self._carried.values() else n
             found[n] = (first, self.end if n in kept or n in self._fixed else last)
+        for part in self.rounds:
+            self._through(part, found)
         return found
+
+    def _through(self, part: Round, lives: dict[int, tuple[int, int]]) -> None:
+        """What a loop over blocks adds up is held from its begin, what it needs to its end."""
+        if not part.inside:
+            return
+        begin, end = min(part.inside), max(part.inside)
+        needed = {self._place[i] for n in part.inside for i in self.body[n].ins}
+        for n in needed - {*part.inside} | part.joined:
+            if n in lives:
+                first, last = lives[n]
+                lives[n] = (min(first, begin), max(last, end))
 
     def _replaces(self, n: int) -> bool:
         """Whether the result of ``n`` may take the place of an operand."""
@@ -220,9 +239,19 @@ class _Pressure:
 
     def _temporary(self, inst: Inst) -> Iterator[tuple[float, Tile]]:
         large, pairs = TEMPORARIES.get(inst.op, (0, 0))
-        every = [*(self.body[i].axes for i in inst.ins), inst.axes]
-        yield large, (*self._named(max(every, key=len)), "~")
+        if inst.op in MEETING and self.body[inst.ins[-1]].value[1]:
+            large += 1
+        yield large, (*self._largest(inst), "~")
         yield pairs, ("t", "t")
+
+    def _in_blocks(self, inst: Inst) -> bool:
+        """Whether it is done for every block that a program goes through."""
+        return bool(self.rounds) and any(self.split in self.body[i].axes for i in inst.ins)
+
+    def _largest(self, inst: Inst) -> Tile:
+        """The largest of operands and result: of those alike one with channels."""
+        every = [*(self.body[i].axes for i in inst.ins), inst.axes]
+        return self._named(max(every, key=lambda axes: (len(axes), len({*axes} - {*TIME}))))
 
     # ---- what is done ----------------------------------------------------------------------------
 
@@ -232,15 +261,9 @@ class _Pressure:
             row = TILE_OPS.get(inst.op)
             if inst.op in WORK:
                 wide, pairs = WORK[inst.op]
-                every = [*(self.body[i].axes for i in inst.ins), inst.axes]
-                yield from (
-                    ()
-                    if products
-                    else (
-                        (wide, self._named(max(every, key=len))),
-                        (pairs, ("t", "t")),
-                    )
-                )
+                if not products:
+                    yield wide, self._largest(inst)
+                    yield pairs, ("#", "t", "t") if self._in_blocks(inst) else ("t", "t")
                 continue
             free = n in self.numbers or n in self._fixed or (row is not None and row.view)
             if free or self._multiplies(n) != products:
