@@ -13,17 +13,12 @@ from lacc.backends.c_ready import is_product
 from lacc.backends.c_text import words
 from lacc.backends.c_values import ALIASES, MEMORY, Index, Values, View, identity, index_name
 from lacc.backends.cuda_barriers import BARRIER, Step, Touch
+from lacc.backends.cuda_library import staging
 from lacc.backends.text import PRODUCT
 from lacc.tile.program import Axes, Inst, Program
 
 OPERANDS = "operands"
 """The shared memory that products stage their operands in."""
-
-PLAIN = words(
-    "for if real R real_of load_tile load_ahead store_tile fill copy add_to across barrier moved "
-    "scan scan_back tropical running chain_parts"
-)
-"""What lines call that stages no operands."""
 
 READING = words("prefix suffix whole prefix_pull suffix_pull whole_pull")
 """What leaves decays as they are; others may add pairs of tokens to them."""
@@ -283,7 +278,7 @@ class CudaBody(Body):
                 own = bool(self.body[n].axes) and n in statement.own
                 yield Touch(tile, True, own)
         said = {word for line in statement.lines for word in re.findall(r"\w+", line)}
-        if not all(name in PLAIN or name.startswith("f_") for name in called):
+        if called & staging():
             yield Touch(OPERANDS, True)
         yield from (Touch(name, True) for name in self.rooms if name in said)
 

@@ -3,7 +3,6 @@ beside it that are the spec's own out."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from lacc import __version__
 from lacc.backends.base import environment
 from lacc.backends.cuda_attention import AttentionKernel, attention_kernels
 from lacc.backends.cuda_kernel import CudaKernel
+from lacc.backends.cuda_library import names, pieces
 from lacc.backends.cuda_pass import CudaPass
 from lacc.backends.tables import attention_entry
 from lacc.backends.torch_api import public_name
@@ -21,19 +21,11 @@ from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 from lacc.tile.partition import WIDTH
 
-PIECES = (
-    *("primitives", "base", "tiles", "math", "products", "places", "scans", "solves"),
-    *("decays", "grams", "pulls"),
-)
-"""Pieces of `templates/cuda`, each after those that it uses."""
-
 ATTEND = {"forward": "ATTENTION.forward", "backward": "ATTENTION.backward"}
 """The functions of an attention."""
 
 CHUNK = 64
 """Tokens of a chunk where no kernel has chunks: of the stretches between kept states."""
-
-DEFINED = re.compile(r"(?:INLINE|DEVICE|ROOM|struct|enum|static)\b[^;{=]*?\b(\w+)\s*[({]")
 
 Names = tuple[str, ...]
 
@@ -82,7 +74,7 @@ def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) ->
     loads = [n.partition("@")[0] for p in stages for n in p.forward.loads("input")]
     loads += [name for p in attentions for name in p.sources]
     shared = {n for n, times in Counter(loads).items() if times > 1}
-    fine, library = delicate(derived), library_names()
+    fine, library = delicate(derived), names()
     passes, entries = list[CudaPass](), list[str]()
     for n, stage in enumerate(derived.passes):
         if isinstance(stage, AttentionPass):
@@ -134,16 +126,3 @@ def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) ->
 def obstacle(derived: Derived) -> str:
     """Why there are no CUDA files of a spec, "" where there are."""
     return "no CUDA kernel attends to earlier tokens" if derived.attends_by_token else ""
-
-
-def pieces(*more: str) -> list[str]:
-    """The texts of the device library and of ``more`` pieces, in order."""
-    loader = environment()
-    assert loader.loader is not None
-    names = (*PIECES, *more)
-    return [loader.loader.get_source(loader, f"cuda/{piece}.cuh")[0] for piece in names]
-
-
-def library_names() -> frozenset[str]:
-    """Names that the device library gives things."""
-    return frozenset(word for text in pieces("attention") for word in DEFINED.findall(text))

@@ -17,6 +17,7 @@ from conftest import ROOT
 
 from lacc import driver
 from lacc.backends.cuda_barriers import Block, Step, Touch, place_barriers, steps, stretches, text
+from lacc.backends.cuda_library import staging
 from lacc.runtime import cuda_calls
 from lacc.runtime.compiled import placed
 from lacc.runtime.cuda_emulation import COMPILER, Emulated
@@ -100,6 +101,11 @@ def test_tiles_are_held_between_barriers() -> None:
     items = [writes("a"), reads("a"), writes("b"), reads("b"), writes("c")]
     place_barriers(items)
     assert stretches(items) == {"a": (0, 1), "b": (1, 2), "c": (2, 2)}
+
+
+def test_what_stages_operands_is_found_in_the_library() -> None:
+    assert {"gemm", "gemm_onto", "gram", "meet_pull", "inverse", "solve"} <= staging()
+    assert staging().isdisjoint({"load_tile", "fill", "levels", "prefix", "scan"})
 
 
 # ---- kernels

@@ -7,21 +7,24 @@ constexpr int K = D_K, V = D_V, L = CHUNK_L;
 constexpr int V_most = BLOCK < V ? BLOCK : V;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
-ROOM placement<12> tiles()
+ROOM placement<15> tiles()
 {
-    return placed<12>({
-        {K * V_most, 0, 9}, /* S */
-        {L * K, 1, 6}, /* g */
-        {L * V_most, 4, 7}, /* summed */
-        {levels_room(L, K), 2, 6}, /* decay */
+    return placed<15>({
+        {K * V_most, 0, 8}, /* S */
+        {L * K, 1, 5}, /* g */
+        {L * V_most, 4, 6}, /* summed */
+        {levels_room(L, K), 2, 5}, /* decay */
         {L * K, 2, 3}, /* q */
         {L * K, 2, 3}, /* k */
         {L * K, 3, 4}, /* from_start */
         {L * L, 3, 5}, /* pairs */
-        {L * K, 3, 7}, /* to_end */
-        {K, 6, 7}, /* total */
-        {L * V_most, 7, 8}, /* o */
+        {L * K, 3, 6}, /* to_end */
+        {K, 5, 6}, /* total */
+        {L * V_most, 6, 7}, /* o */
         {meet_room(L, K), 3, 3}, /* work */
+        {L * K * sizeof(element<T_g>::type) / sizeof(real), 0, 8, true}, /* g_ahead */
+        {L * K * sizeof(element<T_q>::type) / sizeof(real), 0, 8, true}, /* q_ahead */
+        {L * K * sizeof(element<T_k>::type) / sizeof(real), 0, 8, true}, /* k_ahead */
     });
 }
 
@@ -41,6 +44,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_fused_0(const gla_f
     real *const total = lies.tile(9, a.arena);
     real *const o = lies.tile(10, a.arena);
     real *const work = lies.tile(11, a.arena);
+    real *const g_ahead = lies.spare(12);
+    real *const q_ahead = lies.spare(13);
+    real *const k_ahead = lies.spare(14);
+    constexpr int others = 2;
     levels_t decay;
     real power;
     const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
@@ -63,24 +70,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_fused_0(const gla_f
     barrier();
     for (int64_t number = 0; number < chunks; number++) {
         const int64_t index = number, chunk = its.chunk + index;
+        const int C_next = (int)(its.tokens - (index + 1) * L < L ? its.tokens - (index + 1) * L : L);
         const int64_t start = index * L;
         const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
         [[maybe_unused]] const int64_t place = start, token = its.first + place;
         [[maybe_unused]] const int64_t row = its.batch * a.T + token;
         store_tile(moved(S_start_at, (chunk * H + head) * (K * V)), V, 1, S, K, V_here);
-        load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K);
+        load_ahead<others>(g, g_ahead, g_at + token * a.g_t, L * (a.g_t), a.g_t, a.g_0, C, C_next, K, number == 0);
         barrier();
         // S[t] = diag(α) @ S[t-1] + k @ v.T
         levels(&decay, g, C, K, 1, 0, decay_room);
-        load_tile(q, q_at + token * a.q_t, a.q_t, a.q_0, C, C, K);
-        load_tile(k, k_at + token * a.k_t, a.k_t, a.k_0, C, C, K);
+        load_ahead<others>(q, q_ahead, q_at + token * a.q_t, L * (a.q_t), a.q_t, a.q_0, C, C_next, K, number == 0);
+        load_ahead<others>(k, k_ahead, k_at + token * a.k_t, L * (a.k_t), a.k_t, a.k_0, C, C_next, K, number == 0);
         barrier();
         meet(pairs, from_start, to_end, q, k, K, &decay, work);
         barrier();
         gemm(C, V_here, K, from_start, K, 1, S, V_here, 1, summed, V_here, 1, WHOLE, 0);
         barrier();
         gemm(C, V_here, C, pairs, C, 1, v_at + token * a.v_t, a.v_t, a.v_0, summed, V_here, 1, LOWER_A, 1);
-        barrier();
         whole(total, &decay);
         barrier();
         gemm_onto(K, V_here, C, to_end, 1, K, v_at + token * a.v_t, a.v_t, a.v_0, S, V_here, 1, WHOLE, S, total, 1, 0);
@@ -122,16 +129,18 @@ constexpr int K = D_K, V = D_V, L = CHUNK_L;
 constexpr int K_most = BLOCK < K ? BLOCK : K;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
-ROOM placement<7> tiles()
+ROOM placement<9> tiles()
 {
-    return placed<7>({
-        {K_most * V, 0, 7}, /* S */
-        {L * K_most, 1, 4}, /* g */
-        {levels_room(L, K_most), 2, 4}, /* decay */
-        {K_most, 3, 6}, /* total */
-        {L * K_most, 4, 5}, /* down2 */
-        {L * K_most, 4, 5}, /* k */
-        {L * K_most, 5, 6}, /* scaled */
+    return placed<9>({
+        {K_most * V, 0, 6}, /* S */
+        {L * K_most, 1, 3}, /* g */
+        {levels_room(L, K_most), 2, 3}, /* decay */
+        {K_most, 3, 5}, /* total */
+        {L * K_most, 3, 4}, /* down2 */
+        {L * K_most, 3, 4}, /* k */
+        {L * K_most, 4, 5}, /* scaled */
+        {L * K_most * sizeof(element<T_g>::type) / sizeof(real), 0, 6, true}, /* g_ahead */
+        {L * K_most * sizeof(element<T_k>::type) / sizeof(real), 0, 6, true}, /* k_ahead */
     });
 }
 
@@ -146,6 +155,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0a(const gl
     real *const down2 = lies.tile(4, a.arena);
     real *const k = lies.tile(5, a.arena);
     real *const scaled = lies.tile(6, a.arena);
+    real *const g_ahead = lies.spare(7);
+    real *const k_ahead = lies.spare(8);
+    constexpr int others = 1;
     levels_t decay;
     const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
     const int64_t sequence = program / H;
@@ -163,20 +175,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0a(const gl
     barrier();
     for (int64_t number = 0; number < chunks; number++) {
         const int64_t index = number, chunk = its.chunk + index;
+        const int C_next = (int)(its.tokens - (index + 1) * L < L ? its.tokens - (index + 1) * L : L);
         const int64_t start = index * L;
         const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
         [[maybe_unused]] const int64_t place = start, token = its.first + place;
         [[maybe_unused]] const int64_t row = its.batch * a.T + token;
         store_tile(moved(S_start_at, (chunk * H + head) * (K * V)), 0, 1, S, 1, K_here * V);
-        load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K_here);
+        load_ahead<others>(g, g_ahead, g_at + token * a.g_t, L * (a.g_t), a.g_t, a.g_0, C, C_next, K_here, number == 0);
         barrier();
         // S[t] = diag(α) @ S[t-1] + k @ v.T
         levels(&decay, g, C, K_here, 1, 0, decay_room);
         barrier();
         whole(total, &decay);
-        barrier();
         suffix(down2, &decay);
-        load_tile(k, k_at + token * a.k_t, a.k_t, a.k_0, C, C, K_here);
+        load_ahead<others>(k, k_ahead, k_at + token * a.k_t, L * (a.k_t), a.k_t, a.k_0, C, C_next, K_here, number == 0);
         barrier();
         for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
             scaled[i] = k[i] * down2[i];
@@ -310,18 +322,21 @@ constexpr int K = D_K, V = D_V, L = CHUNK_L;
 constexpr int K_most = BLOCK < K ? BLOCK : K;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
-ROOM placement<9> tiles()
+ROOM placement<12> tiles()
 {
-    return placed<9>({
-        {K_most * V, 0, 7}, /* dS */
-        {L * K_most, 1, 4}, /* g */
-        {levels_room(L, K_most), 2, 4}, /* decay */
+    return placed<12>({
+        {K_most * V, 0, 6}, /* dS */
+        {L * K_most, 1, 3}, /* g */
+        {levels_room(L, K_most), 2, 3}, /* decay */
         {L * K_most, 3, 4}, /* up2 */
         {L * K_most, 3, 4}, /* q */
-        {K_most, 4, 6}, /* total */
-        {L * V, 4, 5}, /* o */
-        {L * K_most, 4, 6}, /* scaled */
-        {L * V, 5, 6}, /* scaled2 */
+        {K_most, 3, 5}, /* total */
+        {L * V, 3, 4}, /* o */
+        {L * K_most, 4, 5}, /* scaled */
+        {L * V, 4, 5}, /* scaled2 */
+        {L * K_most * sizeof(element<T_g>::type) / sizeof(real), 0, 6, true}, /* g_ahead */
+        {L * K_most * sizeof(element<T_q>::type) / sizeof(real), 0, 6, true}, /* q_ahead */
+        {L * V * sizeof(element<T_do_>::type) / sizeof(real), 0, 6, true}, /* do__ahead */
     });
 }
 
@@ -338,6 +353,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0a(const g
     real *const o = lies.tile(6, a.arena);
     real *const scaled = lies.tile(7, a.arena);
     real *const scaled2 = lies.tile(8, a.arena);
+    real *const g_ahead = lies.spare(9);
+    real *const q_ahead = lies.spare(10);
+    real *const do__ahead = lies.spare(11);
+    constexpr int others = 2;
     levels_t decay;
     real power;
     const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
@@ -358,25 +377,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0a(const g
     barrier();
     for (int64_t number = 0; number < chunks; number++) {
         const int64_t index = chunks - 1 - number, chunk = its.chunk + index;
+        const int C_next = (int)(index * L < L ? index * L : L);
         const int64_t start = index * L;
         const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
         [[maybe_unused]] const int64_t place = start, token = its.first + place;
         [[maybe_unused]] const int64_t row = its.batch * a.T + token;
         store_tile(moved(dS_end_at, (chunk * H + head) * (K * V)), 0, 1, dS, 1, K_here * V);
-        load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K_here);
+        load_ahead<others>(g, g_ahead, g_at + token * a.g_t, -L * (a.g_t), a.g_t, a.g_0, C, C_next, K_here, number == 0);
         barrier();
         // S[t] = diag(α) @ S[t-1] + k @ v.T
         levels(&decay, g, C, K_here, 1, 0, decay_room);
         barrier();
         prefix(up2, &decay);
-        load_tile(q, q_at + token * a.q_t, a.q_t, a.q_0, C, C, K_here);
-        barrier();
+        load_ahead<others>(q, q_ahead, q_at + token * a.q_t, -L * (a.q_t), a.q_t, a.q_0, C, C_next, K_here, number == 0);
         whole(total, &decay);
-        load_tile(o, moved(do__at, token * a.do__t), a.do__t, a.do__0, C, C, V);
+        load_ahead<others>(o, do__ahead, moved(do__at, token * a.do__t), -L * (a.do__t), a.do__t, a.do__0, C, C_next, V, number == 0);
+        barrier();
         for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
             scaled[i] = q[i] * up2[i];
         }
-        barrier();
         // o = K**-0.5 * S[t].T @ q
         for (int i = threadIdx.x; i < C * V; i += THREADS) {
             scaled2[i] = o[i] * power;
