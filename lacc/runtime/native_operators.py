@@ -64,7 +64,7 @@ def tensor_of(x: Any) -> Any:
     """The memory of an array as a tensor; what is none as it is."""
     import torch
 
-    if not isinstance(x, np.ndarray | np.generic):  # a sum to no axes is no array
+    if not isinstance(x, (np.ndarray, np.generic)):  # a sum to no axes is no array
         return x
     x = np.require(x, None, ("C", "W"))
     if x.dtype.name == "bfloat16":
