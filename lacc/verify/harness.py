@@ -53,8 +53,8 @@ UNCHECKED = {
     "bounds": "no argument promises a bound, so that all are drawn from N(0, 1), gates too",
     "strong gates": "no argument promises a bound, so that all are drawn from N(0, 1), gates too",
     "weak gates": "no argument promises a bound, so that all are drawn from N(0, 1), gates too",
-    "hard resets": "no input that is bounded above is read as exp(input) alone, as a log is; a gate "
-    "in linear space is reset at its own bound, 0",
+    "hard resets": "no input that is bounded above is read as exp(input) alone, as a log is; a "
+    "gate in linear space is reset at its own bound, 0",
     "defaults": "no argument is optional",
 }
 """Why a check may find nothing to do on any mode."""
