@@ -2,8 +2,8 @@
 every example, sanitizers and compilers with ``-m full``.
 
 `LACC_UPDATE=1 pytest -m full tests/test_cuda.py -k every_example` writes `tests/matrix/cuda.md`, a
-row as soon as its example is done; errors differ from machine to machine, so it is compared without
-its numbers.
+row as soon as its example is done; errors differ from machine to machine, so a row that is there is
+compared without its numbers.
 """
 
 from __future__ import annotations
@@ -84,4 +84,5 @@ def test_every_example(path: Path, table: dict[str, str]) -> None:
         head = [f"| {' | '.join(('example', *COLUMNS))} |", "|---" * (len(COLUMNS) + 1) + "|"]
         rows = [table[name] for name in sorted(table)]
         TABLE.write_text(HEAD + "\n".join([*head, *rows, ""]), "utf-8")
-    assert re.sub(r"\d\S*", "0", table[path.stem]) == re.sub(r"\d\S*", "0", row)
+    if path.stem in table:
+        assert re.sub(r"\d\S*", "0", table[path.stem]) == re.sub(r"\d\S*", "0", row)
