@@ -128,7 +128,8 @@ class CudaRecorder:
         """One launch of a kernel on the tensors at hand, each counted once: written where nothing
         has written it before, else read."""
         moved = {"read": 0, "written": 0}
-        for x in {place(x): x for x in self._tensors}.values():
+        views = sorted(self._tensors, key=lambda x: int(x.numel()))
+        for x in {place(x): x for x in views}.values():
             fresh = place(x) not in self._filled and x.is_floating_point()
             sizes = [n for n, step in zip(x.shape, x.stride()) if step]
             moved["written" if fresh else "read"] += torch.Size(sizes).numel() * x.element_size()
