@@ -180,7 +180,7 @@ class CudaKernel(CudaSteps):
     def sizes(self) -> list[str]:
         """Constants of the kernel."""
         dims = [f"{dim(name)} = D_{name}" for name in self.spec.dims]
-        lines = [f"constexpr int {', '.join([*dims, 'L = CHUNK_L'])};"]
+        lines = [f"[[maybe_unused]] constexpr int {', '.join([*dims, 'L = CHUNK_L'])};"]
         if self.split.axis:
             whole = self.split_size
             lines.append(f"constexpr int {self.split.most} = BLOCK < {whole} ? BLOCK : {whole};")

@@ -3,7 +3,7 @@
 #if !defined(LACC_ONLY) || defined(LACC_ONLY_fused_0)
 namespace fused_0 {
 
-constexpr int K = D_K, V = D_V, L = CHUNK_L;
+[[maybe_unused]] constexpr int K = D_K, V = D_V, L = CHUNK_L;
 constexpr int V_most = BLOCK < V ? BLOCK : V;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
@@ -125,7 +125,7 @@ extern "C" int gla_fused_0_launch(const gla_fused_0_args *a, int64_t programs, i
 #if !defined(LACC_ONLY) || defined(LACC_ONLY_forward_0a)
 namespace forward_0a {
 
-constexpr int K = D_K, V = D_V, L = CHUNK_L;
+[[maybe_unused]] constexpr int K = D_K, V = D_V, L = CHUNK_L;
 constexpr int K_most = BLOCK < K ? BLOCK : K;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
@@ -223,7 +223,7 @@ extern "C" int gla_forward_0a_launch(const gla_forward_0a_args *a, int64_t progr
 #if !defined(LACC_ONLY) || defined(LACC_ONLY_forward_0b)
 namespace forward_0b {
 
-constexpr int K = D_K, V = D_V, L = CHUNK_L;
+[[maybe_unused]] constexpr int K = D_K, V = D_V, L = CHUNK_L;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
 ROOM placement<9> tiles()
@@ -318,7 +318,7 @@ extern "C" int gla_forward_0b_launch(const gla_forward_0b_args *a, int64_t progr
 #if !defined(LACC_ONLY) || defined(LACC_ONLY_backward_0a)
 namespace backward_0a {
 
-constexpr int K = D_K, V = D_V, L = CHUNK_L;
+[[maybe_unused]] constexpr int K = D_K, V = D_V, L = CHUNK_L;
 constexpr int K_most = BLOCK < K ? BLOCK : K;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
@@ -431,7 +431,7 @@ extern "C" int gla_backward_0a_launch(const gla_backward_0a_args *a, int64_t pro
 #if !defined(LACC_ONLY) || defined(LACC_ONLY_backward_0b)
 namespace backward_0b {
 
-constexpr int K = D_K, V = D_V, L = CHUNK_L;
+[[maybe_unused]] constexpr int K = D_K, V = D_V, L = CHUNK_L;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
 ROOM placement<34> tiles()
@@ -632,7 +632,7 @@ extern "C" int gla_backward_0b_launch(const gla_backward_0b_args *a, int64_t pro
 #if !defined(LACC_ONLY) || defined(LACC_ONLY_forward_token)
 namespace forward_token {
 
-constexpr int K = D_K, V = D_V, L = CHUNK_L;
+[[maybe_unused]] constexpr int K = D_K, V = D_V, L = CHUNK_L;
 constexpr int V_most = BLOCK < V ? BLOCK : V;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
@@ -739,7 +739,7 @@ extern "C" int gla_forward_token_launch(const gla_forward_token_args *a, int64_t
 #if !defined(LACC_ONLY) || defined(LACC_ONLY_backward_token)
 namespace backward_token {
 
-constexpr int K = D_K, V = D_V, L = CHUNK_L;
+[[maybe_unused]] constexpr int K = D_K, V = D_V, L = CHUNK_L;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
 ROOM placement<22> tiles()
