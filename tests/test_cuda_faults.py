@@ -45,7 +45,7 @@ name, *flags = sys.argv[1:]
 found = cuda_cases.failures(
     name, kernel_cases.CASES[name], cuda_cases.SOME, Emulated("shuffled", more=flags)
 )
-sys.exit("; ".join(found))
+sys.exit("; ".join(found) or 0)
 """
 SANITIZERS = {
     "address": ("-fsanitize=address", "-g1"),
