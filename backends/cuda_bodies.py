@@ -143,8 +143,10 @@ class CudaBodies(CudaArrays):
             size = times("L", *self._lengths(axes[1:], most=True))
             self.ahead[pointer] = self.name(f"{pointer}_ahead"), f"{size} * {entries}"
         by = f"{'-' if self.what.backward else ''}L * ({row})"
-        call = [address, self.ahead[pointer][0], place.first, by, row, step, "C", "C_next", width]
-        return f"load_ahead<others>({', '.join(call)}, number == 0);"
+        then = re.sub(r"\bC\b", "C_next", width)  # a row for each token of a chunk is as wide as it
+        sizes = ("C", width, "C_next", then)
+        call = [address, self.ahead[pointer][0], place.first, by, row, step, *sizes, "number == 0"]
+        return f"load_ahead<others>({', '.join(call)});"
 
     def _find_next(self) -> None:
         """Gives those states a second tile that cannot be changed where they are."""

@@ -55,6 +55,12 @@ def test_products_of_tensor_cores(name: str) -> None:
     assert not cuda_cases.failures(name, CASES[name], cuda_cases.SHORT[name], Emulated("shuffled"))
 
 
+def test_rows_as_wide_as_a_chunk_are_sent_for_by_the_next_ones_width() -> None:
+    """An inverse, which crosses from kernel to kernel where dims are large; a chunk is short."""
+    checks = {"split": {"once": kernel_cases.of(kernel_cases.once, "chunk")}}
+    assert not cuda_cases.failures("gated_deltanet", {}, checks, Emulated("shuffled"))
+
+
 def test_attention_token_by_token_is_refused() -> None:
     with pytest.raises(LaccError) as refused:
         lacc.compile(kernel_cases.EXAMPLES / f"{REFUSED}.la", "cuda")

@@ -80,7 +80,7 @@ def exercised(pieces: Pieces) -> list[Any]:
         pieces.run("gemm", [a, b, c], [M, N, K, K, 1, N, 1, N, 1, 0, 0])
         found.append(c)
     rows = rng.standard_normal((48, 64)).astype(np.float32)
-    run("ahead", [pieces.empty(74, 32)], [rows], [64, 1, 5, 16, 32, 0, 0])
+    run("ahead", [pieces.empty(74, 32)], [rows], [64, 1, 5, 16, 32, 0, 0, 32])
     for C, D in ((64, 20), (130, 5)):
         a, r = pieces.tile(rng, C, C) / np.float32(4 * C**0.5), pieces.tile(rng, C, D)
         for name, out, numbers in (

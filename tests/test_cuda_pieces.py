@@ -316,16 +316,21 @@ def test_arrays(ordered: Pieces, number: int) -> None:
 @pytest.mark.parametrize("number", [0, 1, 2, 3])
 def test_rows_that_are_sent_for(ordered: Pieces, number: int) -> None:
     rng = np.random.default_rng(number)
-    for rows, last, width, wide in ((16, 3, 32, 32), (8, 8, 24, 72), (4, 1, 5, 9), (16, 0, 64, 64)):
+    for rows, last, width, narrow, wide in (
+        *((16, 3, 32, 32, 32), (8, 8, 24, 24, 72), (4, 1, 5, 5, 9), (16, 0, 64, 64, 64)),
+        *((16, 8, 16, 8, 16), (16, 3, 16, 3, 16), (16, 5, 15, 16, 16)),  # the last rows' own width
+    ):
         array = halved(rng.standard_normal((3 * rows, wide)).astype(ordered.dtype), number)
-        values = widened(array, number)[:, :width].astype(ordered.dtype)
-        parts = [values[:rows], values[rows : 2 * rows], values[2 * rows : 2 * rows + last]]
-        want = np.concatenate([x for part in parts for x in (part, part)])
+        values = widened(array, number).astype(ordered.dtype)
+        first, second = values[:rows, :width], values[rows : 2 * rows, :width]
+        parts = (first, second, values[2 * rows : 2 * rows + last, :narrow])
+        want = np.concatenate([x.ravel() for part in parts for x in (part, part)])
         for alone in (False, True):
+            numbers = [wide, 1, last, rows, width, number, alone, narrow]
             out = np.full_like(want, np.nan)
-            ordered.run("ahead", [out, array], [wide, 1, last, rows, width, number, alone])
+            ordered.run("ahead", [out, array], numbers)
             np.testing.assert_array_equal(out, want)
-            ordered.run("ahead", [out, None], [wide, 1, last, rows, width, number, alone])
+            ordered.run("ahead", [out, None], numbers)
             assert (out == 0).all()
 
 

@@ -131,20 +131,21 @@ DEVICE void store_tile(T *x, int64_t row_step, int64_t step, const real *tile, i
 }
 
 /* `load_tile` of all `known` rows, of which each call brings the `next` ones of the next call on their
-   way, `by` entries on, into raw: shared memory as large as the rows, or null, and then nothing is
-   brought. Nothing is on its way where the call is `fresh`. A thread takes the pieces that it has sent
+   way, `by` entries on and next_width wide, into raw: shared memory as large as the rows, or null, and
+   then nothing is brought. Nothing is on its way where the call is `fresh`. A thread takes the pieces that it has sent
    for itself; `others` such calls lie between one and the next for the same rows. */
 template <int others, class T>
-DEVICE void load_ahead(real *out, void *raw, const T *x, int64_t by, int64_t row_step, int64_t step, int known, int next,
-                       int width, bool fresh) {
+DEVICE void load_ahead(real *out, void *raw, const T *x, int64_t by, int64_t row_step, int64_t step, int known, int width,
+                       int next, int next_width, bool fresh) {
     enum { N = piece<T>::SIZE, M = piece<real>::SIZE };
-    const bool able = raw && N >= M && in_pieces(x, row_step, step, out, width);
+    const auto able = [&](int w) { return raw && N >= M && in_pieces(x, row_step, step, out, w); };
     wait_groups<others>();
-    if (fresh || !able)
+    if (fresh || !able(width))
         load_tile(out, x, row_step, step, known, known, width);
     else
         load_tile(out, x ? (const T *)raw : x, width, 1, known, known, width);
-    for (int i = threadIdx.x * N; able && x && i < next * width; i += THREADS * N)
-        copy_later<16>((T *)raw + i, x + by + (i / width * row_step + i % width));
+    const int sent = x && able(next_width) ? next * next_width : 0;
+    for (int i = threadIdx.x * N; i < sent; i += THREADS * N)
+        copy_later<16>((T *)raw + i, x + by + (i / next_width * row_step + i % next_width));
     end_group();
 }

@@ -76,12 +76,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_fused_0(const gla_f
         [[maybe_unused]] const int64_t place = start, token = its.first + place;
         [[maybe_unused]] const int64_t row = its.batch * a.T + token;
         store_tile(moved(S_start_at, (chunk * H + head) * (K * V)), V, 1, S, K, V_here);
-        load_ahead<others>(g, g_ahead, g_at + token * a.g_t, L * (a.g_t), a.g_t, a.g_0, C, C_next, K, number == 0);
+        load_ahead<others>(g, g_ahead, g_at + token * a.g_t, L * (a.g_t), a.g_t, a.g_0, C, K, C_next, K, number == 0);
         barrier();
         // S[t] = diag(α) @ S[t-1] + k @ v.T
         levels(&decay, g, C, K, 1, 0, decay_room);
-        load_ahead<others>(q, q_ahead, q_at + token * a.q_t, L * (a.q_t), a.q_t, a.q_0, C, C_next, K, number == 0);
-        load_ahead<others>(k, k_ahead, k_at + token * a.k_t, L * (a.k_t), a.k_t, a.k_0, C, C_next, K, number == 0);
+        load_ahead<others>(q, q_ahead, q_at + token * a.q_t, L * (a.q_t), a.q_t, a.q_0, C, K, C_next, K, number == 0);
+        load_ahead<others>(k, k_ahead, k_at + token * a.k_t, L * (a.k_t), a.k_t, a.k_0, C, K, C_next, K, number == 0);
         barrier();
         meet(pairs, from_start, to_end, q, k, K, &decay, work);
         barrier();
@@ -181,14 +181,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0a(const gl
         [[maybe_unused]] const int64_t place = start, token = its.first + place;
         [[maybe_unused]] const int64_t row = its.batch * a.T + token;
         store_tile(moved(S_start_at, (chunk * H + head) * (K * V)), 0, 1, S, 1, K_here * V);
-        load_ahead<others>(g, g_ahead, g_at + token * a.g_t, L * (a.g_t), a.g_t, a.g_0, C, C_next, K_here, number == 0);
+        load_ahead<others>(g, g_ahead, g_at + token * a.g_t, L * (a.g_t), a.g_t, a.g_0, C, K_here, C_next, K_here, number == 0);
         barrier();
         // S[t] = diag(α) @ S[t-1] + k @ v.T
         levels(&decay, g, C, K_here, 1, 0, decay_room);
         barrier();
         whole(total, &decay);
         suffix(down2, &decay);
-        load_ahead<others>(k, k_ahead, k_at + token * a.k_t, L * (a.k_t), a.k_t, a.k_0, C, C_next, K_here, number == 0);
+        load_ahead<others>(k, k_ahead, k_at + token * a.k_t, L * (a.k_t), a.k_t, a.k_0, C, K_here, C_next, K_here, number == 0);
         barrier();
         for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
             scaled[i] = k[i] * down2[i];
@@ -383,15 +383,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0a(const g
         [[maybe_unused]] const int64_t place = start, token = its.first + place;
         [[maybe_unused]] const int64_t row = its.batch * a.T + token;
         store_tile(moved(dS_end_at, (chunk * H + head) * (K * V)), 0, 1, dS, 1, K_here * V);
-        load_ahead<others>(g, g_ahead, g_at + token * a.g_t, -L * (a.g_t), a.g_t, a.g_0, C, C_next, K_here, number == 0);
+        load_ahead<others>(g, g_ahead, g_at + token * a.g_t, -L * (a.g_t), a.g_t, a.g_0, C, K_here, C_next, K_here, number == 0);
         barrier();
         // S[t] = diag(α) @ S[t-1] + k @ v.T
         levels(&decay, g, C, K_here, 1, 0, decay_room);
         barrier();
         prefix(up2, &decay);
-        load_ahead<others>(q, q_ahead, q_at + token * a.q_t, -L * (a.q_t), a.q_t, a.q_0, C, C_next, K_here, number == 0);
+        load_ahead<others>(q, q_ahead, q_at + token * a.q_t, -L * (a.q_t), a.q_t, a.q_0, C, K_here, C_next, K_here, number == 0);
         whole(total, &decay);
-        load_ahead<others>(o, do__ahead, moved(do__at, token * a.do__t), -L * (a.do__t), a.do__t, a.do__0, C, C_next, V, number == 0);
+        load_ahead<others>(o, do__ahead, moved(do__at, token * a.do__t), -L * (a.do__t), a.do__t, a.do__0, C, V, C_next, V, number == 0);
         barrier();
         for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
             scaled[i] = q[i] * up2[i];
