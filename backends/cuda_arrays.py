@@ -26,9 +26,13 @@ KEYWORDS = words(
     "friend namespace using try catch throw mutable explicit export and or not xor bitand bitor "
     "compl if else for while switch case default break continue goto return int long short char "
     "float double void signed unsigned const volatile static extern register struct union enum "
-    "typedef sizeof bool true false inline"
+    "typedef sizeof bool true false inline and_eq or_eq xor_eq not_eq alignas alignof constexpr "
+    "const_cast dynamic_cast reinterpret_cast static_cast decltype noexcept nullptr static_assert "
+    "thread_local typeid wchar_t char8_t char16_t char32_t concept requires consteval constinit "
+    "co_await co_return co_yield errno int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t "
+    "uint64_t uintptr_t size_t"
 )
-"""Words that are no names in C++."""
+"""Words that are no names in C++20, of its headers those that files take."""
 
 FRAME = KEYWORDS | words(
     "a i j mask program lies known known_again sequence head chunk chunks index number start token "
@@ -170,13 +174,12 @@ class CudaArrays:
         none = ", or null" if optional else ""
         pointer = self._point(kind, name, stem, f"{said} {whole}{none}", f'{source}["{label}"]')
         letters = {"B": "b", "T": "t", "H": "h", "G": "g"}
-        strides = [f"{pointer}_{letters[x]}" for x in first]
-        strides += [f"{pointer}_{n}" for n in range(len(shape))]
+        ends = [*(letters[x] for x in first), *range(len(shape))]
+        strides = [self.name(f"{pointer}_{end}", self.fields) for end in ends]
         many = f'*strides({source}["{label}"], {len(strides)})'
         for n, stride in enumerate(strides):
             of = (*first, *map(str, shape))[n]
             self.number(stride, f"entries from one {of} to the next", "" if n else many)
-            self.fields.add(stride)
         starts = {"B": "its.batch", "H": "head", "G": "head / (H / a.G)"}
         if "G" in first:
             self.number("G", "groups of heads", "run.G")

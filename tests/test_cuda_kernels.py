@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -135,6 +136,32 @@ def kernel_of(source: str, name: str) -> tuple[int, int]:
     """Where the body of a kernel is."""
     start = source.index(f"{name}(const {name}_args a)")
     return start, source.index("\n}\n", start)
+
+
+@emulating
+@pytest.mark.parametrize(
+    "names",
+    ["q_t q q_b S_h g", "decltype int64_t errno S uint32_t", "and_eq char16_t real typeid a"],
+)
+def test_names_of_a_spec_are_none_of_the_languages_or_of_strides(names: str) -> None:
+    q, k, v, S, g = names.split()
+    spec = f"""variant vv
+dim K = 4, V = 5
+input {q}, {k} : [K]
+input {v} : [V]
+input {g} : scalar where {g} <= 0
+state {S} : [K, V]
+output o : [V]
+{S}[t] = exp({g}) * {S}[t-1] + {k} @ {v}.T
+o = {S}[t].T @ {q}
+"""
+    rng = np.random.default_rng(0)
+    sizes = {q: (4,), k: (4,), v: (5,), g: ()}
+    given = {name: -abs(rng.standard_normal((1, 20, 2, *size))) for name, size in sizes.items()}
+    want = driver.compile(spec, "numpy")(**given)[0]
+    with cuda_calls.emulated(Emulated()):
+        got = driver.compile(spec, "cuda")(**given, chunk=16)[0]
+    np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
 def test_lines_of_the_spec_stand_above_what_they_become() -> None:
