@@ -161,7 +161,7 @@ def _cuda(spec: Spec, wanted: Wanted) -> Kernel:
     derived = derive(spec)
     missing, seen = offered(spec, "cuda", derived, wanted.chunk)
     if reason := obstacle(derived):
-        raise LaccError([refused(spec, "cuda", reason, hint="the target triton compiles it")])
+        raise LaccError([refused(spec, "cuda", reason, hint="the target numpy compiles it")])
     made = to_cuda(derived, seen, wanted.chunk)
     files = cuda_texts(derived, seen, made)
     return Kernel(

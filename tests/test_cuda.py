@@ -65,6 +65,8 @@ def test_attention_token_by_token_is_refused() -> None:
     with pytest.raises(LaccError) as refused:
         lacc.compile(kernel_cases.EXAMPLES / f"{REFUSED}.la", "cuda")
     assert refused.value.diagnostics[0].code == "LA0704"
+    assert "numpy compiles it" in str(refused.value)
+    assert lacc.compile(kernel_cases.EXAMPLES / f"{REFUSED}.la", "numpy").source
 
 
 @pytest.fixture(scope="module")
