@@ -61,6 +61,7 @@ def smoke(tmp_path: Path, *shapes: str) -> tuple[str, dict[str, Any], str]:
     return done.stdout, kept, (tmp_path / "gpu.md").read_text()
 
 
+@pytest.mark.full
 def test_everything_is_checked_timed_and_kept(tmp_path: Path) -> None:
     shapes = "B2_T19_H2_D8", "B1_T3_H1_D8"
     said, kept, page = smoke(tmp_path, *shapes)

@@ -264,7 +264,9 @@ def chunk_of(fits_: Mapping[str, Fit], call: Workload, longest: int = CHUNKS[-1]
     ValueError where none fits.
     """
     times = {c: total(fits_.values(), x) for c, x in in_chunks(call).items() if c <= longest}
-    best = max(c for c, time in times.items() if time <= ABOUT * min(times.values()))
+    least = min(times.values())
+    fitting = [c for c, time in times.items() if time <= ABOUT * least < float("inf")]
+    best = max(fitting, default=min(times))
     for name, fit in fits_.items():
         launch(name, fit, in_chunks(call)[best])
     return best
