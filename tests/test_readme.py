@@ -18,6 +18,9 @@ import lacc
 from lacc import driver
 from lacc.cli import app
 
+pytestmark = pytest.mark.xdist_group("readme")
+"""One worker runs all commands, in order: some take what an earlier one wrote."""
+
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.M | re.S)
 SHELL = [
