@@ -22,9 +22,6 @@ pytest.importorskip("triton")
 from lacc.interpreter.memory import Argument, Memory, MemoryFault
 from lacc.interpreter.rounding import bfloat16, product, tf32
 
-pytestmark = pytest.mark.xdist_group("interpreter")
-"""One worker computes what all of them look at."""
-
 WORKER = ROOT / "tests" / "interpreter_worker.py"
 ORDERS = ("ascending", "descending", "shuffle")
 SOUND = ("copy", "copy strided", "total", "apart", "shifted", "turned", "aligned", "gathered")

@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("triton_api")
-"""One worker computes what all of them look at."""
-
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 

@@ -21,9 +21,6 @@ import triton_attention_worker as worker
 
 from lacc.runtime import triton_attention
 
-pytestmark = pytest.mark.xdist_group("triton_attention")
-"""One worker computes what all of them look at."""
-
 
 def work(*what: str, **environment: str) -> dict[str, Any]:
     """What the worker prints."""

@@ -18,9 +18,6 @@ from conftest import ROOT
 from lacc.backends.triton_text import WRITTEN_BY_KERNEL
 from lacc.tile.pad import KNOWN
 
-pytestmark = pytest.mark.xdist_group("triton_ops")
-"""One worker computes what all of them look at."""
-
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
