@@ -15,6 +15,7 @@ from lacc.backends.base import lead, unused
 from lacc.backends.c_text import RESERVED, plus, size, times, unlike_macro, words
 from lacc.backends.c_values import index_name
 from lacc.backends.cuda_body import Split
+from lacc.backends.device_arrays import Places
 from lacc.backends.device_kernel import KernelSpec
 from lacc.spec.model import Spec
 from lacc.spec.shapes import ONE, Size
@@ -75,7 +76,7 @@ class Place:
         return f"moved({self.base}, {self.by})" if self.optional else f"{self.base} + {self.by}"
 
 
-class CudaArrays:
+class CudaArrays(Places[Place]):
     """``pointers`` and ``numbers`` of the arguments of ``kernel``; ``before``: lines that find the
     parts of arrays that a block works on."""
 
@@ -121,29 +122,10 @@ class CudaArrays:
 
     # ---- places ----------------------------------------------------------------------------------
 
-    def place(self, kind: str, name: str, axes: Axes) -> Place:
-        """The place of what is loaded or stored under a name; declared when first asked for."""
-        key = (kind, name)
-        if key not in self._places:
-            self._places[key] = self._declare(kind, name, axes)
-        return self._places[key]
-
     def _declare(self, kind: str, name: str, axes: Axes) -> Place:
-        match kind:
-            case "input" | "cotangent" | "param" | "buffer" | "stored":
-                return self._strided(kind, name, axes)
-            case "last" | "begun" | "ended" | "dbegun" | "dended" | "dlast":
-                return self._per_sequence(kind, name)
-            case "y" | "dx":
-                return self._per_token(kind, name, axes)
-            case "dfixed":
-                return self._partial(name)
-            case "scratch":
-                return self._stretch(name, axes)
-        assert kind == "kept", kind
-        if {*TIME} & {*axes}:
-            return self._per_token(kind, name, axes)
-        return self._per_chunk(name, axes)
+        if kind == "scratch":
+            return self._stretch(name, axes)
+        return super()._declare(kind, name, axes)
 
     def _strided(self, kind: str, name: str, axes: Axes) -> Place:
         """What a caller gives, with its strides."""
@@ -246,11 +228,11 @@ class CudaArrays:
         steps["t"] = times("H", whole)
         return self._found(pointer, [times("head", whole)], steps, "row", kind == "dx")
 
-    def _per_chunk(self, name: str, axes: Axes) -> Place:
+    def per_chunk(self, kind: str, name: str, axes: Axes) -> Place:
         """A contiguous array [chunks, H, *axes]."""
         shown = [str(self.what.program.sizes[a]) for a in axes]
         said = f"{name} of each chunk {_shown('chunks', 'H', *shown)}, or null"
-        pointer = self._point("kept", name, name, said, f'kept["{name}"]')
+        pointer = self._point(kind, name, name, said, f'{kind}["{name}"]')
         whole = times(*(self._entries(a) for a in axes))
         place = self._found(pointer, [], self._standard(axes), "", True)
         return Place(place.base, times("chunk * H + head", whole), place.steps, True)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lacc.backends.base import lead
+from lacc.backends.device_arrays import Places
 from lacc.backends.device_kernel import KernelSpec
 from lacc.backends.triton_frame import Frame
 from lacc.spec.model import Spec
@@ -29,7 +30,7 @@ class Place:
     token: str = ""
 
 
-class Arrays(Frame):
+class Arrays(Frame, Places[Place]):
     """``parameters`` of the kernel and arguments of its ``call``, a line for each array."""
 
     def __init__(self, spec: Spec, what: KernelSpec) -> None:
@@ -39,28 +40,6 @@ class Arrays(Frame):
         self.grouped = False
         self.remade: dict[str, str] = {}
         self._places: dict[tuple[str, str], Place] = {}
-
-    def place(self, kind: str, name: str, axes: Axes) -> Place:
-        """The place of what is loaded or stored under a name; declared when first asked for."""
-        key = (kind, name)
-        if key not in self._places:
-            self._places[key] = self._declare(kind, name, axes)
-        return self._places[key]
-
-    def _declare(self, kind: str, name: str, axes: Axes) -> Place:
-        match kind:
-            case "input" | "cotangent" | "param" | "buffer" | "stored":
-                return self._strided(kind, name, axes)
-            case "last" | "begun" | "ended" | "dbegun" | "dended" | "dlast":
-                return self._per_sequence(kind, name)
-            case "y" | "dx":
-                return self._per_token(kind, name, axes)
-            case "dfixed":
-                return self._partial(name)
-        assert kind == "kept", kind
-        if "t" in axes or "s" in axes:
-            return self._per_token(kind, name, axes)
-        return self.per_chunk(kind, name, axes)
 
     def _strided(self, kind: str, name: str, axes: Axes) -> Place:
         """What a caller gives: moved to a program's head and row by its strides."""
