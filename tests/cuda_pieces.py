@@ -8,27 +8,11 @@ from typing import Any
 
 import emulated
 import numpy as np
+from decay_calls import DECAYED, GUARD
 
-GUARD = 64  # numbers behind every scratch that stay as they are
 ERRORS = {0: 2e-2, 1: 3e-3, 2: 1e-5, 3: 3e-3, 4: 3e-6, 5: 1e-13}
 """Of a result's largest entry, by PRECISION. 5: 4 in double."""
 
-# results by name, then what goes in: tiles by name, numbers; "d": decays; "w": scratch
-DECAYED = {
-    "prefix": "out|d",
-    "suffix": "out|d",
-    "whole": "out|d",
-    "matrix": "out|d",
-    "gram": "a|x,y,X,d,w",
-    "meet": "a,up,down|x,y,X,d,w",
-    "decayed": "out|a,y,X,d,w",
-    "meet_pull": "dx,dy,dg|ct,x,y,X,d,w",
-    "decayed_pull": "da,dy,dg|ct,a,y,X,d,w",
-    "prefix_pull": "dg|ct,d,w",
-    "suffix_pull": "dg|ct,d,w",
-    "whole_pull": "dg|ct,d,w",
-    "matrix_pull": "dg|ct,d,w",
-}
 OTHERS = """
 KERNEL(gemm,
     gemm(n[0], n[1], n[2], p[0], n[3], n[4], p[1], n[5], n[6], p[2], n[7], n[8], n[9], n[10]);)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from decay_calls import DECAYED, GUARD
 
 from lacc.backends import to_c
 from lacc.tile import dense, kernels, scans, triangular
@@ -22,24 +23,7 @@ FLAGS = (
     "-Wall -Wextra -Werror -Wno-unused-function"
 )
 LENGTHS = (*range(1, 20), 23, 31, 32, 33, 40, 47, 57, 63, 64, 65, 70)
-GUARD = 64  # numbers behind every scratch that stay as they are
 
-# results by name, then what goes in: tiles by name, numbers; "d": decays; "w": scratch
-CALLS = {
-    "prefix": "out|d",
-    "suffix": "out|d",
-    "whole": "out|d",
-    "matrix": "out|d",
-    "gram": "a|x,y,X,d,w",
-    "meet": "a,up,down|x,y,X,d,w",
-    "decayed": "out|a,y,X,d,w",
-    "meet_pull": "dx,dy,dg|ct,x,y,X,d,w",
-    "decayed_pull": "da,dy,dg|ct,a,y,X,d,w",
-    "prefix_pull": "dg|ct,d,w",
-    "suffix_pull": "dg|ct,d,w",
-    "whole_pull": "dg|ct,d,w",
-    "matrix_pull": "dg|ct,d,w",
-}
 ARRAYS = """
 #include <stdint.h>
 enum { LACC_F32, LACC_F64, LACC_BF16, LACC_F16, LACC_I64 };
@@ -95,7 +79,7 @@ void chain_parts_all(real *h, const real *a, const real *b, int64_t n, int64_t b
 def wrapper() -> str:
     """C text: the pieces, and a function of tiles alone around each of theirs."""
     lines = [ARRAYS, *(f'#include "{PIECES / piece}.c"' for piece in to_c.PIECES)]
-    for name, call in CALLS.items():
+    for name, call in DECAYED.items():
         outs, ins = (part.split(",") for part in call.split("|"))
         tiles = [x for x in ins if x not in ("X", "d", "w")]
         args = ", ".join([*(f"real *{x}" for x in outs), *(f"const real *{x}" for x in tiles)])

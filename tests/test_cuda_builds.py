@@ -14,7 +14,8 @@ from typing import Any
 import emulated
 import numpy as np
 import pytest
-from cuda_pieces import DECAYED, Pieces, library, wrapper
+from cuda_pieces import Pieces, library, wrapper
+from decay_calls import DECAYED
 
 NVCC = shutil.which("nvcc")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")

@@ -10,7 +10,8 @@ from typing import Any
 import emulated
 import numpy as np
 import pytest
-from cuda_pieces import BINARY, GUARD, UNARY, Pieces, library
+from cuda_pieces import BINARY, UNARY, Pieces, library
+from decay_calls import GUARD
 
 from lacc.tile import dense, kernels, scans, triangular
 
