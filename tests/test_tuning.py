@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import signal
 import subprocess
@@ -17,7 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT
-from test_cli import lacc  # noqa: F401  (a fixture)
+from searches import (
+    NEVER,
+    RETNET,
+    ROUNDS,
+    SHAPE,
+    broken,
+    interrupt,
+    own_cache,
+    quiet,
+    searched,
+    small,
+)
 
 from lacc import driver
 from lacc.plan.plan import bucket
@@ -28,37 +37,19 @@ from lacc.runtime.launching import bucket as bucket_of_launches
 from lacc.runtime.tuned import Record
 from lacc.tuning import search
 from lacc.tuning.calls import Calls
-from lacc.tuning.search import RUNGS, Search, candidates
+from lacc.tuning.search import Search, candidates
 
 Run = Callable[..., tuple[int, str, str]]
-RETNET = ROOT / "examples" / "retnet.la"
-SHAPE = {"B": 1, "T": 64, "H": 2}
-ROUNDS = sum(rounds for rounds, _ in RUNGS)
-SMALL = ["-D", "K=8", "-D", "V=8", "-t", "numpy", "--shape", "B=1,T=64,H=2"]
-NEVER = float("inf")
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own, and turns that are short."""
-    monkeypatch.setenv("LACC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("lacc.tuning.calls.SLOT", 1e-4)
-    return tmp_path / "cache"
+    return own_cache(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def kernel() -> Kernel:
-    return driver.compile(RETNET, "numpy", K=8, V=8)
-
-
-def quiet(done: int, total: int, current: str) -> None:
-    assert current
-
-
-def searched(kernel: Kernel, way: str = "forward", deadline: float = NEVER) -> Search:
-    found = Search(kernel, SHAPE, "float32", way)
-    found.run(deadline, quiet)
-    return found
+    return small()
 
 
 # ---- candidates
@@ -107,29 +98,6 @@ def test_forward_and_backward_are_kept_apart(kernel: Kernel) -> None:
     assert not Search(kernel, SHAPE, "float32", "backward").record.rounds
 
 
-def broken(kernel: Kernel, choice: tuple[str, int], from_tokens: int = 0) -> Kernel:
-    """A kernel that is wrong for one choice, in calls of at least so many tokens."""
-
-    def forward(arguments: Any, **options: Any) -> Any:
-        outputs, state = kernel(**arguments, **options)
-        asked = options["mode"], options.get("chunk") or 1
-        if asked == choice and outputs.shape[1] >= from_tokens:
-            outputs = outputs.copy()
-            outputs[:, -1] += 1
-        return outputs, state
-
-    functions = (forward, kernel._step, kernel._vjp)
-    return Kernel(
-        kernel.spec,
-        kernel.target,
-        kernel.signature,
-        functions,
-        missing=kernel.missing,
-        verify=kernel.verify,
-        plan=kernel.plan,
-    )
-
-
 @pytest.mark.parametrize("from_tokens", [0, 150], ids=["short", "long"])
 def test_a_wrong_candidate_is_out_before_its_time_counts(kernel: Kernel, from_tokens: int) -> None:
     shape = {"B": 1, "T": 160, "H": 2}
@@ -151,19 +119,6 @@ def test_where_the_models_choice_is_wrong_another_is_the_yardstick(kernel: Kerne
     assert set(found.record.wrong) == {model}
     assert found.record.yardstick not in (None, model)
     assert found.record.best != model
-
-
-def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Ctrl-C in the turn after so many."""
-    seconds, turns = Calls.seconds, []
-
-    def interrupted(self: Calls, choice: tuple[str, int]) -> float:
-        if len(turns) == after:
-            raise KeyboardInterrupt
-        turns.append(choice)
-        return seconds(self, choice)
-
-    monkeypatch.setattr(Calls, "seconds", interrupted)
 
 
 @pytest.mark.parametrize("after", [0, 1, 7, 20])
@@ -434,124 +389,3 @@ def test_a_table_that_was_exported_is_taken_on_another_machine(
         driver.compile(RETNET, "numpy", tuned=str(path), K=8, V=8)
     with pytest.raises(ValueError, match="cannot read"):
         driver.compile(RETNET, "numpy", tuned=str(tmp_path / "none"), K=8, V=8)
-
-
-# ---- the command
-
-
-def test_the_command_tunes_lists_exports_and_forgets(
-    lacc: Run,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    code, out, err = lacc("tune", str(RETNET), *SMALL, "--both")
-    assert (code, err) == (0, "")
-    assert out.count("best: ") == 2 and "the model's" in out and "goes on" not in out
-    file = tmp_path / "retnet.json"
-    code, out, _ = lacc("tune", str(RETNET), *SMALL, "--both", "--export", str(file))
-    assert code == 0 and out.count("nothing was measured anew") == 2
-    assert file.read_text().startswith('{"by": "Written by lacc')
-    assert len(json.loads(file.read_text())["records"]) == 2
-    code, out, _ = lacc("tune", "--list")
-    assert code == 0 and out.count("retnet") == 2
-    code, out, _ = lacc("compile", str(RETNET), *SMALL[:6], "--tuned-from", str(file))
-    assert code == 0 and "T up to 64 and heads up to 2 (K = 8, V = 8): " in out
-    code, out, _ = lacc("tune", "--forget")
-    assert code == 0 and out.startswith("2 removed")
-    assert "nothing is kept" in lacc("tune", str(RETNET), "--list")[1]
-
-
-def test_an_interrupted_command_says_what_it_has(
-    lacc: Run,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    interrupt(monkeypatch, 12)
-    code, out, _ = lacc("tune", str(RETNET), *SMALL)
-    assert code == 130
-    assert "interrupted after" in out and "best: " in out
-
-
-def test_a_wrong_candidate_is_named(
-    lacc: Run,  # noqa: F811
-    kernel: Kernel,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(driver, "compile", patched(driver.compile, broken(kernel, ("chunk", 16))))
-    code, out, _ = lacc("tune", str(RETNET), *SMALL)
-    assert code == 0
-    assert "warning: chunk 16 computes something else and is out: " in out
-
-
-def patched(compile: Callable[..., Kernel], instead: Kernel) -> Callable[..., Kernel]:
-    return lambda spec, target, **options: (
-        compile(spec, target) if target == "reference" else instead
-    )
-
-
-def test_a_spec_without_chunks_has_nothing_to_choose(lacc: Run) -> None:  # noqa: F811
-    path = str(ROOT / "examples" / "nonlinear_delta.la")
-    code, out, _ = lacc("tune", path, "-t", "numpy", "--shape", "T=16,H=1")
-    assert code == 0
-    assert "nothing to choose, it runs recurrent only" in out
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--budget", "0"], "above 0"),
-        (["--budget", "-3s"], "above 0"),
-        (["--budget", "soon"], "above 0"),
-        (["--shape", "Q=3"], "got Q"),
-        (["--shape", "T=0"], "T must be at least 1"),
-        (["-t", "triton"], "got triton"),
-        (["-t", "reference"], "got reference"),
-        (["--export", "/nowhere/x.json"], "no folder"),
-    ],
-)
-def test_wrong_use_is_said(lacc: Run, words: list[str], said: str) -> None:  # noqa: F811
-    code, _, err = lacc("tune", str(RETNET), *SMALL, *words)
-    assert code == 2
-    assert said in " ".join(err.replace("│", " ").split())
-
-
-def test_without_a_spec_there_is_nothing_to_tune(lacc: Run) -> None:  # noqa: F811
-    code, _, err = lacc("tune")
-    assert code == 2 and "SPEC" in err
-
-
-def test_without_a_compiler_c_is_not_tuned(
-    lacc: Run,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    code, _, err = lacc("tune", str(RETNET), "-t", "c")
-    assert code == 3 and "no-such-compiler" in err
-
-
-def test_a_cache_that_cannot_be_written_to_is_a_warning(
-    lacc: Run,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("LACC_CACHE", str(tmp_path / "file"))
-    code, out, err = lacc("tune", str(RETNET), *SMALL)
-    assert code == 0 and "best: " in out
-    assert "nothing of this is kept" in err
-    assert lacc("tune", "--list")[0] == 0
-    assert lacc("tune", "--forget")[0] == 0
-
-
-def test_a_full_disk_is_a_warning_and_leaves_nothing_behind(
-    lacc: Run,  # noqa: F811
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", full)
-        code, out, err = lacc("tune", str(RETNET), *SMALL)
-    assert code == 0 and "best: " in out
-    assert "No space left on device" in err
-    assert [path for path in (cache / "tuned").iterdir() if path.name != ".lock"] == []
