@@ -31,9 +31,14 @@ from lacc.tile.derive import Derived
 BUILDING = ("lacc.runtime.caching", "lacc.runtime.building")
 HOST = (*WALK, "lacc.runtime.core", *BUILDING, "lacc.runtime.native")
 """Modules that are pasted whole between the calling convention and the library."""
-PUBLIC = tuple(
-    f"lacc.runtime.native_{part}"
-    for part in ("direct", "direct_back", "keeping", "transforms", "operators", "torch")
+PUBLIC = (
+    "lacc.runtime.stepping",
+    *(
+        f"lacc.runtime.native_{part}"
+        for part in (
+            *("direct", "direct_back", "keeping", "transforms", "operators", "stepping", "torch"),
+        )
+    ),
 )
 """Modules that are pasted whole between the library and the public functions."""
 ATTENDING = "lacc.runtime.native_attention"

@@ -8,7 +8,7 @@ thousands of times faster, since a token takes constant time and memory. Two mod
 the 8 x 8 digits of scikit-learn, alike but for what mixes tokens: `examples/linear_transformer.la`
 through the C target, and softmax attention (PyTorch's). Each draws digits and completes halves.
 Then both decode sequences of up to 16,384 tokens with random weights, batch 1, one thread: the
-linear model with `kernel.step`, softmax attention with a cache of keys and values, and without
+linear model with `kernel.stepper`, softmax attention with a cache of keys and values, and without
 one, when every token takes a forward over all before it. A length whose run would take too long is
 computed from tokens measured at three places along it (Gauss's), and drawn hollow.
 
@@ -66,11 +66,10 @@ class Mixing(nn.Module):
         return self.out(o.transpose(1, 2).flatten(-2))
 
     def step(self, x, held, t):
-        """Token t [B, width]; what is ``held`` goes on: a state, or room for keys and values."""
+        """Token t [B, width]; what is ``held`` goes on: a stepper, or room for keys and values."""
         q, k, v = self.split(x)
         if self.kernel is not None:
-            o, held[0] = self.kernel.step(q, k, v, held[0], out=held[0])
-            return self.out(o.flatten(-2))
+            return self.out(held[0](q, k, v).flatten(-2))
         keys, values = held  # [B, H, T, D]
         keys[:, :, t], values[:, :, t] = k, v
         seen = (a[:, :, : t + 1] for a in (keys, values))
@@ -125,12 +124,12 @@ class Model(nn.Module):
         return self.last(x)
 
     def holds(self, batch, length):
-        """What is held of ``length`` tokens, by layer: one state, or rooms for keys and values."""
+        """What is held of ``length`` tokens, by layer: a stepper, or rooms for keys and values."""
         heads, size = self.sizes.heads, self.sizes.width // self.sizes.heads
         if self.linear:
             kernel = self.layers[0].mixing.kernel
-            none = torch.zeros(batch, 0, heads, size)
-            return [[kernel(none, none, none)[1]] for _ in self.layers]
+            token = torch.zeros(batch, 3, heads, size).unbind(1)  # as `split` has them
+            return [[kernel.stepper(*token)] for _ in self.layers]
         room = (batch, heads, length, size)
         return [[torch.zeros(room), torch.zeros(room)] for _ in self.layers]
 
@@ -243,8 +242,8 @@ def held_bytes(model, way, length):
     sizes = model.sizes
     if way == WAYS[2]:  # the residual, queries, keys, values and what is attended to
         return 4 * 5 * length * sizes.width
-    tensors = (x for own in model.holds(1, length) for x in own)
-    return sum(4 * x.numel() for held in tensors for x in (held if model.linear else (held,)))
+    every = (x for own in model.holds(1, length) for x in own)
+    return sum(4 * x.numel() for held in every for x in (held.state if model.linear else (held,)))
 
 
 def compare(kernel, sizes):

@@ -68,8 +68,11 @@ def _target(name: str) -> Callable[[Case, Data], Bound]:
             return Bound(lambda: kernel.vjp(**arguments, cotangent=cotangent), _gradients)
         if case.by_token:
             state = type(given.state)(*(np.array(x) for x in given.state))
-            into = {} if grows(case.spec) else {"out": type(state)(*(np.array(x) for x in state))}
-            return Bound(lambda: kernel.step(**arguments, state=state, **into), _outputs(case))
+            if grows(case.spec):  # so that every call has as many tokens before it
+                return Bound(lambda: kernel.step(**arguments, state=state), _outputs(case))
+            stepper = kernel.stepper(**arguments, state=state)
+            token = [arguments[name] for name in stepper.names]
+            return Bound(lambda: (stepper(*token),), _outputs(case))
         return Bound(lambda: kernel(**arguments), _outputs(case))
 
     return bind

@@ -25,11 +25,9 @@ def missing() -> str:
     return ""
 
 
-def functions(
-    name: str, files: Mapping[str, str]
-) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """forward, step and vjp of ``files``, texts by file name, of which ``name``_c.py is loaded.
-    What cannot be built raises LaccError (LA0702)."""
+def functions(name: str, files: Mapping[str, str]) -> tuple[Callable[..., Any], ...]:
+    """forward, step, vjp and stepper of ``files``, texts by file name, of which ``name``_c.py is
+    loaded. What cannot be built raises LaccError (LA0702)."""
     loaded: dict[str, Any] = {}
 
     def ready() -> bool:
@@ -54,8 +52,7 @@ def functions(
 
         return call
 
-    forward, step, vjp = map(by_name, (name, f"{name}_step", f"{name}_vjp"))
-    return forward, step, vjp
+    return tuple(map(by_name, (name, f"{name}_step", f"{name}_vjp", f"{name}_stepper")))
 
 
 def placed(name: str, files: Mapping[str, str]) -> Path:

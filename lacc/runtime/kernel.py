@@ -17,6 +17,7 @@ from lacc.diagnostics import Diagnostic, LaccError
 from lacc.runtime import calls
 from lacc.runtime.arguments import chosen
 from lacc.runtime.contract import MODES, Arrays, Core, Signature
+from lacc.runtime.stepping import Stepper
 from lacc.spec.model import Spec
 
 
@@ -35,7 +36,7 @@ class Kernel:
         spec: Spec,
         target: str,
         signature: Signature,
-        functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
+        functions: tuple[Callable[..., Any], ...],
         *,
         missing: Mapping[str, Diagnostic],
         verify: Callable[[], Any],
@@ -45,7 +46,8 @@ class Kernel:
         mode: str = "auto",
         chunk: int | None = None,
     ) -> None:
-        """``functions`` take arguments by name and the contract's keywords: forward, step, vjp.
+        """``functions`` take arguments by name and the contract's keywords: forward, step, vjp, and
+        stepper where a target has one of its own.
 
         ``files`` are the texts by file name of a target that writes several, ``source`` the main
         one. ``missing`` holds the error of each mode (and of "step") that does not exist; ``mode``
@@ -60,7 +62,8 @@ class Kernel:
         self.verify = verify
         self.modes = tuple(m for m in MODES[1:] if m not in missing)
         self.missing = missing
-        self._forward, self._step, self._vjp = functions
+        self._forward, self._step, self._vjp, *own = functions
+        self._stepper = own[0] if own else partial(Stepper, signature, self._step, self._forward)
         self._defaults = {"mode": mode, "chunk": chunk}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -73,13 +76,32 @@ class Kernel:
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """(outputs, state) of one token [B, H, *shape]; the state may follow the arguments."""
+        arguments, options = self._token(args, kwargs)
+        return self._step(arguments, **options)
+
+    def stepper(self, *args: Any, **kwargs: Any) -> Stepper:
+        """What takes one token after another: arguments and state as of `step`, of which params,
+        buffers and the state stay, and inputs show what those of every token are like.
+
+        ``stepper(q, k, ...)`` gives outputs, and ``stepper.state`` goes on in place. On the target
+        c a call costs little more than the C function. Raises what `step` raises.
+        """
+        arguments, options = self._token(args, kwargs)
+        if unknown := [name for name in options if name != "state"]:
+            raise TypeError(f"stepper: no argument is called {unknown[0]!r}")
+        made: Stepper = self._stepper(arguments, **options)
+        return made
+
+    def _token(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arguments and options of a call for one token; the state may follow arguments."""
         if "step" in self.missing:
             raise LaccError([self.missing["step"]])
         count = len(self.signature.arguments)
         if len(args) == count + 1 and "state" not in kwargs:
             args, kwargs = args[:count], {**kwargs, "state": args[count]}
-        arguments, options = self._sort(args, kwargs)
-        return self._step(arguments, **options)
+        return self._sort(args, kwargs)
 
     def vjp(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Gradients by name, given ``cotangent`` and ``state_cotangent``; None is zero."""

@@ -28,15 +28,15 @@ SMALL = 1 << 20  # bytes of values between passes that a remembered call may hol
 
 HEAD = object.__basicsize__
 """Where CPython and NumPy keep the address of an array's numbers in its struct."""
-_peek, _probe = ctypes.c_void_p.from_address, np.zeros(1)
+peek, _probe = ctypes.c_void_p.from_address, np.zeros(1)
 PEEKS = sys.implementation.name == "cpython"
-PEEKS = PEEKS and _peek(id(_probe) + HEAD).value == _probe.ctypes.data
+PEEKS = PEEKS and peek(id(_probe) + HEAD).value == _probe.ctypes.data
 
 
 def addresses(arrays: Iterable[Array]) -> list[int]:
     """Where the numbers of arrays begin: what ``x.ctypes.data`` says, in a tenth of its time."""
     if PEEKS:
-        return [_peek(id(x) + HEAD).value or 0 for x in arrays]
+        return [peek(id(x) + HEAD).value or 0 for x in arrays]
     return [x.ctypes.data for x in arrays]
 
 
@@ -122,14 +122,18 @@ class Prepared:
                 over = place + low < stop and first < place + high
                 if over and m != n and (m != same or place != first):
                     return False
-        if self.threads != processors():
-            self.threads = self.sizes.threads = processors()
-            self.room = self.library.room(self.sizes, self.dtype)
+        self.refresh()
         if rows is None:
             self.call()
         else:
             self.call_rows(rows)
         return True
+
+    def refresh(self) -> None:
+        """Takes as many threads as there are now."""
+        if self.threads != processors():
+            self.threads = self.sizes.threads = processors()
+            self.room = self.library.room(self.sizes, self.dtype)
 
     def call(self) -> None:
         """Calls the functions."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from lacc.runtime.calls import forward, step, vjp
 from lacc.runtime.contract import Arrays, Core, Signature, record
-from lacc.runtime.native_direct import Direct
+from lacc.runtime.native_direct import Direct, array_key, tensor_key
 from lacc.runtime.native_direct_back import prepared_back
 from lacc.runtime.native_operators import (
     Operators,
@@ -28,8 +29,10 @@ from lacc.runtime.native_operators import (
     tensor_of,
     watched,
 )
+from lacc.runtime.native_stepping import Bound, BoundTensors
 from lacc.runtime.native_transforms import refuse_tangents
 from lacc.runtime.passes import Program
+from lacc.runtime.stepping import Stepper
 
 
 class Host:
@@ -188,6 +191,38 @@ class Host:
             prepare = partial(self.direct.prepared, None, arrays, into, pooled)
             self.direct.remember(key, prepare, any(map(is_tensor, given)))
         return result
+
+    def stepper(self, arguments: Arrays, state: Any) -> Stepper:
+        """What takes one token after another from ``state`` on, which goes on in place. All that it
+        takes is checked here, by a step that is taken back."""
+        if self.signature.no_step:
+            raise ValueError(f"step: {self.signature.no_step}")
+        given = {name: x for name, x in arguments.items() if x is not None}
+        tensors = any(map(is_tensor, given.values()))
+        none: Arrays = {"cu_seqlens": None, "valid": None, "debug": False, "state_dtype": None}
+        step = partial(self.step, state_indices=None, debug=False, state_dtype=None)
+        forward = partial(self.forward, initial_state=None, mode="auto", chunk=None, **none)
+        with sys.modules["torch"].no_grad() if tensors else nullcontext():
+            kind = BoundTensors if tensors else Bound
+            made = kind(self.signature, step, forward, arguments, state)
+            fields = self.listed(made.state) or [None]
+            if any(x is None for x in fields):
+                raise ValueError(f"state: expected {', '.join(self.fields)}, got {state!r}")
+            made.state = self.State(*fields)
+            arrays = [array_of(x) for x in (*given.values(), *fields)]
+            if made.grows or not self.direct.possible or self.direct.attends:
+                return Stepper(self.signature, step, forward, arguments, made.state)
+            kept = [x.copy() for x in arrays[len(given) :]]
+            step(arguments, state=made.state, out=made.state)
+            for x, y in zip(arrays[len(given) :], kept):
+                x[...] = y
+            every = [*given.values(), *fields]
+            plain = tensor_key(every) if tensors else array_key(every)
+            asked = [*map(array_of, arguments.values()), *arrays[len(given) :]]
+            ready = plain and self.direct.prepared(None, asked, arrays[len(given) :])
+        if not ready:
+            return Stepper(self.signature, step, forward, arguments, made.state)
+        return made.bind(ready, given, arrays, lambda found: self.Outputs(*found))
 
     def watched_step(
         self,
