@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import lacc
-from lacc.distributed import context_parallel
+from lacc.distributed import context_parallel, together
 from lacc.distributed.context import Shared
 from lacc.distributed.ran import Ran
 from lacc.verify.inputs import Sizes, as_dtype, draw
@@ -131,11 +132,50 @@ def fail(shared: Shared, exchange: str, rank: int) -> None:
     assert not rank or torch.allclose(state.s, end.s)
 
 
+def leave(rank: int) -> None:
+    """Rank 1 leaves blocks by exceptions between calls; then it comes too late."""
+    kernel, x = lacc.compile(SUM, target="c"), torch.ones(2, 3, 4)
+
+    def block(shared: Shared, place: str) -> None:
+        def may_leave(here: str) -> None:
+            if rank and here == place:
+                raise KeyError(f"mine, {place}")
+
+        with together():
+            o, _ = shared(x.clone().requires_grad_())
+            may_leave("forward")
+            o.sum().backward()
+            may_leave("backward")
+            shared(x)
+            may_leave("last")
+
+    for exchange in ("ring", "summaries"):
+        shared = context_parallel(kernel, blocks=2, exchange=exchange)
+        for place in ("forward", "backward", "last", "nowhere"):
+            told(f"{exchange} {place}", rank, lambda s=shared, p=place: block(s, p))
+    with together():
+        told("early", rank, lambda: shared(x) if rank else nested())
+    told("late", rank, lambda: too_late(shared, x, rank))
+    os._exit(0)  # the group is of no use any more
+
+
+def nested() -> None:
+    with together():
+        pass
+
+
+def too_late(shared: Shared, x: torch.Tensor, rank: int) -> None:
+    with together(timeout=1.5):
+        shared(x)
+        time.sleep(4 * rank)
+        shared(x)
+
+
 def told(what: str, rank: int, call: Callable[[], object]) -> None:
     """Prints what a call raises."""
     try:
         call()
-    except (ValueError, TypeError, RuntimeError) as problem:
+    except (ValueError, TypeError, RuntimeError, KeyError, TimeoutError) as problem:
         line = f"{what}, rank {rank}: {type(problem).__name__}: {problem}\n"
         os.write(1, line.encode())  # at once, beside what other ranks say
 
@@ -158,6 +198,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     exchange, *paths = sys.argv[1:] or ["auto"]
+    if exchange == "leave":
+        leave(rank)
     for path in map(Path, paths):
         worst, sent, said = compare(path, rank, ranks, exchange)
         if rank == 0:

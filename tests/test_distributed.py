@@ -124,6 +124,26 @@ def test_ranks_that_do_not_fit_together_say_so() -> None:
         assert heard[f"{way} backward, rank 0"] == what
 
 
+def test_who_leaves_a_block_together_takes_the_others_along() -> None:
+    """Who raises between calls is heard of in the next; who does not come is named."""
+    code, said, problems = launched(2, "leave")
+    assert code == 0, problems[-3000:]
+    heard = dict(line.split(": ", 1) for line in said.splitlines())
+    for way in ("ring", "summaries"):
+        for place in ("forward", "backward", "last"):
+            mine = f"KeyError: 'mine, {place}'"
+            assert heard.pop(f"{way} {place}, rank 1") == mine
+            what = "together" if place == "last" else "context_parallel"
+            assert heard.pop(f"{way} {place}, rank 0") == f"RuntimeError: {what}: rank 1: {mine}"
+    for rank in (0, 1):
+        found = heard.pop(f"early, rank {rank}")
+        assert "rank 0 has the beginning of a block of together; rank 1 has 2 sequences" in found
+    who = "rank 0 waited 1.5 s for rank 1, last seen at call 8 of total"
+    assert heard.pop("late, rank 0") == f"TimeoutError: call 9 of total: {who}"
+    assert "rank 1 lost the others" in heard.pop("late, rank 1")
+    assert not heard
+
+
 SUMMARIZED = ["gla_outer", "gated_deltanet", "gated_oja", "gateloop", "lightnet", "rfa"]
 
 

@@ -2,5 +2,6 @@
 
 from lacc.distributed.context import context_parallel
 from lacc.distributed.heads import tensor_parallel
+from lacc.distributed.together import together
 
-__all__ = ["context_parallel", "tensor_parallel"]
+__all__ = ["context_parallel", "tensor_parallel", "together"]

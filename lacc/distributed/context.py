@@ -88,6 +88,7 @@ class Shared:
     exchange: str
     summary: Summary | str
     why: str = ""
+    calls: int = 0
     _rounds: Rounds | None = field(default=None, repr=False)
 
     @property
@@ -118,6 +119,8 @@ class Shared:
         sizes or dtypes of ranks differ, all raise ValueError.
         """
         trouble, given = Trouble(), None
+        self.calls += 1
+        self.ranks.doing = f"call {self.calls} of {self.kernel.signature.name}"
         with trouble:
             if cu_seqlens is not None:
                 raise ValueError("cu_seqlens: sequences packed in one row cannot lie on ranks")

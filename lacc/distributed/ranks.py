@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -39,12 +40,31 @@ class Trouble:
 
 
 @dataclass
+class Meetings:
+    """What this process knows of a group: in how many blocks of `together` it is, whether a rank
+    has left the innermost, how many seconds it waits there (None: as long as the group does), how
+    often its ranks have met, and whether they can no more."""
+
+    together: int = 0
+    left: bool = False
+    timeout: float | None = None
+    count: int = 0
+    lost: bool = False
+
+
+MEETINGS: dict[Any, Meetings] = {}
+"""Of each group."""
+
+
+@dataclass
 class Ranks:
     """The ranks of a group, of `torch.distributed` (None: the default group), and this one among
-    them. ``sent`` counts the bytes of states and cotangents that it sent to others."""
+    them. ``sent`` counts the bytes of states and cotangents that it sent to others; ``doing`` says
+    what it is at, for those who wait for it."""
 
     group: Any
     sent: int = 0
+    doing: str = ""
     _on_the_way: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -54,33 +74,45 @@ class Ranks:
         self.rank, self.count = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.before = self.rank - 1 if self.rank else None
         self.after = self.rank + 1 if self.rank + 1 < self.count else None
+        self.meetings = MEETINGS.setdefault(self.group or dist.group.WORLD, Meetings())
         nccl = "nccl" in str(dist.get_backend(self.group))
         self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else "cpu"
 
     def agree(
-        self, what: str, problem: Exception | None = None, mine: str = "", number: int = 0
+        self,
+        what: str,
+        problem: Exception | None = None,
+        mine: str = "",
+        number: int = 0,
+        leaves: bool = False,
     ) -> list[int]:
         """The ``number`` of every rank. Raises on all ranks where one has a ``problem``, which is
         raised on itself, or where ``mine``, what a rank says of its call, is not alike:
-        RuntimeError and ValueError that name the ranks."""
+        RuntimeError and ValueError that name the ranks. By a problem a rank may leave the block
+        that they are in ``together``: the others meet there no more."""
         import torch
         import torch.distributed as dist
 
         digest = int.from_bytes(hashlib.sha256(mine.encode()).digest()[:7])
-        told = torch.tensor([int(problem is not None), digest, number], device=self.device)
+        if self.meetings.left:
+            raise problem or RuntimeError(f"{what}: a rank has left the block of together")
+        failed = 2 * leaves or int(problem is not None)
+        told = torch.tensor([failed, digest, number], device=self.device)
         heard = [torch.empty_like(told) for _ in range(self.count)]
-        dist.all_gather(heard, told, group=self.group)
+        self._arrive()
+        self._wait(dist.all_gather(heard, told, group=self.group, async_op=True))
         seen = [x.tolist() for x in heard]
         if not any(failed or other != digest for failed, other, _ in seen):
             return [n for _, _, n in seen]
+        self.meetings.left = any(failed == 2 for failed, *_ in seen)
         said: list[Any] = [None] * self.count
         failure = "" if problem is None else f"{type(problem).__name__}: {problem}"
         dist.all_gather_object(said, (failure, mine), group=self.group)
         if problem is not None:
             raise problem
-        failed = [f"rank {rank}: {why}" for rank, (why, _) in enumerate(said) if why]
-        if failed:
-            raise RuntimeError(f"{what}: {'; '.join(failed)}")
+        problems = [f"rank {rank}: {why}" for rank, (why, _) in enumerate(said) if why]
+        if problems:
+            raise RuntimeError(f"{what}: {'; '.join(problems)}")
         rank, other = next((r, other) for r, (_, other) in enumerate(said) if other != said[0][1])
         raise ValueError(f"{what}: rank 0 has {said[0][1]}; rank {rank} has {other}")
 
@@ -94,7 +126,7 @@ class Ranks:
         body = self._packed(tensors)
         bodies = [torch.empty_like(body) for _ in range(self.count)]
         if body.numel():
-            dist.all_gather(bodies, body, group=self.group)
+            self._wait(dist.all_gather(bodies, body, group=self.group, async_op=True))
         self.sent += body.numel() * (self.count - 1)
         like = [(tuple(x.shape), x.dtype) for x in tensors]
         device = tensors[0].device if tensors else self.device
@@ -145,15 +177,56 @@ class Ranks:
         import torch.distributed as dist
 
         first = torch.zeros(length + 1, dtype=torch.int64, device=self.device)
-        dist.recv(first, group=self.group, group_src=source)
+        self._wait(dist.irecv(first, group=self.group, group_src=source))
         *head, count = map(int, first.tolist())
         body = torch.zeros(count, dtype=torch.uint8, device=self.device)
         if count:
-            dist.recv(body, group=self.group, group_src=source)
+            self._wait(dist.irecv(body, group=self.group, group_src=source))
         return head, body
 
     def finish(self) -> None:
         """Waits for what was sent."""
         for work, _ in self._on_the_way:
-            work.wait()
+            self._wait(work)
         self._on_the_way.clear()
+
+    # ---- waiting --------------------------------------------------------------------------------
+
+    def _wait(self, work: Any) -> None:
+        """Waits for others. Raises TimeoutError that says for whom, and at what."""
+        meetings = self.meetings
+        try:
+            if meetings.timeout is None:
+                work.wait()
+            else:
+                work.wait(timedelta(seconds=meetings.timeout))
+        except RuntimeError as problem:
+            meetings.lost = True
+            if meetings.timeout is None:
+                raise
+            raise TimeoutError(f"{self.doing}: {self._missed(meetings.timeout)}") from problem
+
+    def _store(self) -> Any:
+        import torch.distributed as dist
+
+        group: Any = self.group or dist.group.WORLD
+        return group.get_group_store()
+
+    def _arrive(self) -> None:
+        """Tells those who may time out where this rank is."""
+        self.meetings.count += 1
+        if self.meetings.timeout is not None:
+            self._store().set(f"lacc/{self.rank}", f"{self.meetings.count} {self.doing}")
+
+    def _missed(self, seconds: float) -> str:
+        """Whom this rank waited for, and what they were at last."""
+        store, found = self._store(), []
+        for rank in (rank for rank in range(self.count) if rank != self.rank):
+            key = f"lacc/{rank}"
+            said = store.get(key).decode() if store.check([key]) else "0"
+            count, _, doing = said.partition(" ")
+            if int(count) < self.meetings.count:
+                found.append(f"rank {rank}, " + (f"last seen at {doing}" if doing else "not seen"))
+        if not found:
+            return f"rank {self.rank} lost the others, which may have waited too long"
+        return f"rank {self.rank} waited {seconds:g} s for {'; '.join(found)}"

@@ -96,6 +96,7 @@ class Ring:
         self.outputs = self.kernel.signature.outputs
         self.fields = self.kernel.signature.states
         self.ran: list[Ran] = []
+        self.back = f"the gradients of {self.ranks.doing}"
 
     def forward(self, tensors: Tensors, start: Tensors) -> tuple[Tensors, Tensors]:
         """Outputs of this rank's tokens and the state after them, by name."""
@@ -135,6 +136,9 @@ class Ring:
         """Gradients of arguments and of the state that the call began with."""
         import torch
 
+        self.ranks.doing = self.back
+        if self.ranks.meetings.together:  # before any rank waits for another's cotangents
+            self.ranks.agree("context_parallel")
         trouble, gradients, firsts = Trouble(), [], []
         smooth = [s for s in self.fields if s.role != "position"]
         for i, block in enumerate(self.blocks):

@@ -70,6 +70,7 @@ class Summarized:
     def __post_init__(self) -> None:
         self.start: Tensors = {}
         self.heard: list[list[Tensors]] = []  # by round and rank
+        self.back = f"the gradients of {self.ranks.doing}"
         kept = [s for s in self.kernel.signature.states if s.role in ("past", "position")]
         self.tokens = Tokens(self.ranks, kept, self.valid) if kept else None
 
@@ -105,6 +106,7 @@ class Summarized:
         self, tensors: Tensors, cotangents: Tensors, ends: Tensors
     ) -> tuple[Tensors, Tensors]:
         """Gradients of arguments and of the state that the call began with."""
+        self.ranks.doing = self.back
         found: tuple[Tensors, Tensors] = ({}, {})
         trouble = Trouble()
         with trouble:
