@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import emulated
 import numpy as np
 from decay_calls import DECAYED, GUARD
+
+from lacc.runtime.cuda_emulation import RACES
 
 ERRORS = {0: 2e-2, 1: 3e-3, 2: 1e-5, 3: 3e-3, 4: 3e-6, 5: 1e-13}
 """Of a result's largest entry, by PRECISION. 5: 4 in double."""
@@ -162,8 +165,8 @@ class Pieces:
         return g.astype(self.dtype)
 
 
-def library(room: Path, threads: int, precision: int, flags: str = "") -> Pieces:
+def library(room: Path, threads: int, precision: int, flags: Sequence[str] = RACES) -> Pieces:
     """The pieces for blocks of threads and a precision of `ERRORS`."""
     macros = {"THREADS": threads, "PRECISION": min(precision, 4)}
-    flags += " -DLACC_DOUBLE" if precision == 5 else ""
+    macros |= {"LACC_DOUBLE": 1} if precision == 5 else {}
     return Pieces(emulated.built(room, emulated.source(wrapper()), macros, flags), precision)

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from lacc.runtime.cuda_emulation import LIBRARIES, RACES
+
 ROOT = Path(__file__).parents[1]
 PIECES = ROOT / "templates" / "cuda"
 NAMES = (
@@ -51,13 +53,18 @@ def source(kernels: str, names: Sequence[str] = NAMES) -> str:
     return "\n".join((*parts, count, HEAD, kernels, HOST, runs, ""))
 
 
-def built(room: Path, text: str, macros: Mapping[str, int], flags: str = "") -> Emulated:
-    """The library of a source, compiled in a folder."""
+def built(
+    room: Path, text: str, macros: Mapping[str, int], flags: Sequence[str] = RACES
+) -> Emulated:
+    """The library of a source, compiled in a folder; by default it finds races."""
     (room / "source.cu").write_text(text)
     given = [f"-D{name}={value}" for name, value in macros.items()]
     header = ROOT / "lacc" / "emulation" / "emulation.h"
-    command = ["g++", *FLAGS.split(), *flags.split(), *given, "-include", str(header)]
-    subprocess.run([*command, "-x", "c++", "source.cu", "-o", "source.so"], cwd=room, check=True)
+    command = ["g++", *FLAGS.split(), *flags, *given, "-include", str(header)]
+    if flags == RACES:  # what tells of accesses hides from g++ what is set before it is read
+        command.append("-Wno-maybe-uninitialized")
+    command += ["-x", "c++", "source.cu", *(LIBRARIES if flags == RACES else ())]
+    subprocess.run([*command, "-o", "source.so"], cwd=room, check=True)
     return Emulated(ctypes.CDLL(str(room / "source.so")))
 
 

@@ -147,7 +147,7 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     ).stdout.strip()
     script = (
         "import sys; from pathlib import Path; import test_cuda_builds as t\n"
-        "flags = '-fsanitize=address,undefined -fno-sanitize-recover=all'\n"
+        "flags = ['-fsanitize=address,undefined', '-fno-sanitize-recover=all']\n"
         "p = t.library(Path(sys.argv[1]), 128, 2, flags)\n"
         "for order in t.emulated.ORDERS: p.run.order(order), t.exercised(p)\n"
     )

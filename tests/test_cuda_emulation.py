@@ -78,6 +78,36 @@ KERNEL(waiting, if (threadIdx.x == 40) barrier(); else if (threadIdx.x / 32 == 1
 KERNEL(beyond, uint32_t out[4]; load_matrices(out, shared_memory() + 16 * threadIdx.x + n[0]);)
 KERNEL(behind, ((float *)shared_memory())[n[0]] = 1;)
 KERNEL(far_copy, copy_later<16>(shared_memory() + n[0], p[0]);)
+KERNEL(shifted, float *all = (float *)shared_memory();
+    all[threadIdx.x] = p[1][threadIdx.x];
+    if (n[0]) barrier();
+    p[0][threadIdx.x] = all[(threadIdx.x + n[1]) % THREADS];
+    if (n[2]) barrier();
+    all[threadIdx.x] = 0;)
+KERNEL(warps, float *all = (float *)shared_memory();
+    all[threadIdx.x] = p[1][threadIdx.x];
+    if (n[0]) warp_barrier();
+    p[0][threadIdx.x] = across(all[(threadIdx.x + n[1]) % THREADS], 1);)
+KERNEL(outputs, p[0][threadIdx.x / n[0] + n[1] * blockIdx.x] = 1;)
+KERNEL(inputs, p[0][blockIdx.x * THREADS + threadIdx.x] = p[1][threadIdx.x / n[0]];)
+KERNEL(halves, ((uint16_t *)p[0])[threadIdx.x] = (uint16_t)threadIdx.x;)
+KERNEL(sent, unsigned char *at = shared_memory() + 16 * threadIdx.x;
+    copy_later<16>(at, p[1] + 4 * threadIdx.x);
+    end_group();
+    if (n[0] == 1) barrier();
+    if (n[0] == 2) wait_groups<0>();
+    if (n[0] == 3) { wait_groups<0>(); barrier(); }
+    const int other = (threadIdx.x + n[1]) % THREADS;
+    p[0][threadIdx.x] = ((float *)shared_memory())[4 * other];)
+KERNEL(loaded, chunks(shared_memory() + 16 * (threadIdx.x ^ n[0]), n[1]);)
+"""
+HELPERS = """
+INLINE void chunks(unsigned char *at, int64_t waits) {
+    *(float *)at = 1;
+    if (waits) warp_barrier();
+    uint32_t out[4];
+    load_matrices(out, shared_memory() + 16 * threadIdx.x);
+}
 """
 
 
@@ -85,8 +115,15 @@ KERNEL(far_copy, copy_later<16>(shared_memory() + n[0], p[0]);)
 def machine(tmp_path_factory: pytest.TempPathFactory) -> emulated.Emulated:
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler")
-    text = emulated.source(KERNELS, ("primitives",))
-    return emulated.built(tmp_path_factory.mktemp("emulation"), text, {"THREADS": 128})
+    text = emulated.source(HELPERS + KERNELS, ("primitives",))
+    return emulated.built(tmp_path_factory.mktemp("emulation"), text, {"THREADS": 128}, ())
+
+
+@pytest.fixture(scope="module")
+def watched(machine: emulated.Emulated, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same, which finds races."""
+    text = emulated.source(HELPERS + KERNELS, ("primitives",))
+    return emulated.built(tmp_path_factory.mktemp("watched"), text, {"THREADS": 128})
 
 
 @pytest.fixture(params=list(emulated.ORDERS), autouse=True)
@@ -209,3 +246,49 @@ def test_sizes_that_no_device_has(machine: emulated.Emulated) -> None:
     machine.shared, kept = 232449, machine.shared
     assert machine.launch("numbered", [empty(1), empty(1)]) == 1
     machine.shared = kept
+
+
+# ---- races
+
+RACES: list[tuple[str, list[int], str]] = [
+    ("shifted", [1, 1, 1], ""),
+    ("shifted", [0, 0, 0], ""),  # each its own
+    ("shifted", [0, 1, 1], "no barrier"),
+    ("shifted", [1, 1, 0], "no barrier"),
+    ("shifted", [1, 0, 0], ""),
+    ("warps", [1, 0], ""),
+    ("warps", [0, 0], ""),
+    ("warps", [0, 1], "no barrier"),  # a shuffle orders nothing in memory
+    ("warps", [1, 1], "no barrier"),  # the next warp's
+    ("outputs", [1, 128], ""),
+    ("outputs", [2, 128], "no barrier"),
+    ("outputs", [1, 64], "of block"),
+    ("inputs", [3], ""),
+    ("halves", [], "of block"),
+    ("sent", [3, 1], ""),
+    ("sent", [2, 0], ""),
+    ("sent", [2, 1], "no barrier"),
+    ("sent", [1, 0], "not waited for"),
+    ("sent", [1, 1], "not waited for"),
+    ("sent", [0, 0], "not waited for"),
+    ("loaded", [0, 1], ""),
+    ("loaded", [0, 0], "no barrier"),
+    ("loaded", [1, 1], ""),
+    ("loaded", [32, 1], "no barrier"),
+]
+
+
+@pytest.mark.parametrize(("name", "numbers", "message"), RACES)
+def test_races(watched: emulated.Emulated, name: str, numbers: list[int], message: str) -> None:
+    """In every order of threads, whether or not the numbers differ."""
+    blocks = 2 if name in ("outputs", "inputs", "halves") else 1
+    error = watched.launch(name, [empty(512), empty(512)], numbers, blocks)
+    assert error == (719 if message else 0), watched.message
+    assert message in watched.message
+
+
+def test_launches_follow_each_other(watched: emulated.Emulated) -> None:
+    out = empty(256)
+    for _ in range(3):
+        watched("outputs", [out], [1, 128])
+    watched("halves", [out])

@@ -8,32 +8,38 @@ from __future__ import annotations
 
 import ctypes
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lacc.runtime.caching import BuildError, compiled, failure, kept, made, version_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lacc.runtime.cuda_building import Built, Wanted
 
 COMPILER = "g++"
 SAID = (COMPILER, "kernels of CUDA run on the CPU only where g++ compiles them")
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-x", "c++")
-HEADER = "emulation.h"
+HEADERS = ("emulation.h", "schedule.h", "races.h", "threads.h")
+"""The emulation, what each includes behind it."""
+RACES = ("-fsanitize=thread", "-g1", "-nodefaultlibs")
+"""The compiler tells of accesses to memory; its own runtime stays out."""
+LIBRARIES = ("-lstdc++", "-lm", "-lgcc_s", "-lc")
+PLACE = re.compile(r"\{(\w+) (\w+)\}")
+"""Where a message says that an access is: in a library, and the call of the kernel that it is in."""
 LIMIT = 232448
 """Bytes of shared memory of a block, those of sm_90."""
 ORDERS = ("ascending", "descending", "shuffled")
 
 
 @cache
-def header() -> str:
-    """The text of the header."""
-    return (files("lacc.emulation") / HEADER).read_text("utf-8")
+def headers() -> dict[str, str]:
+    """The texts of the headers by name."""
+    return {name: (files("lacc.emulation") / name).read_text("utf-8") for name in HEADERS}
 
 
 def whole(wanted: Wanted) -> Wanted:
@@ -48,19 +54,44 @@ def whole(wanted: Wanted) -> Wanted:
     return replace(wanted, symbol=wanted.name, macros=tuple(macros))
 
 
-def fault_of(library: Any, code: int) -> str:
-    """What the last launch did wrong."""
+def fault_of(source: str, library: Any, code: int) -> str:
+    """What the last launch did wrong; of places in a library compiled from ``source`` the lines."""
     fault = library["emulation_message"]
     fault.restype = ctypes.c_char_p
-    return (fault() or b"error %d" % code).decode()
+    said = (fault() or b"error %d" % code).decode()
+    return PLACE.sub(lambda place: line_of(source, library._name, *place.groups()), said)
+
+
+def line_of(source: str, library: str, *addresses: str) -> str:
+    """The line of a source that code of a library comes from: that of the kernel, and that of the
+    device function which it calls."""
+    places = [f"{int(address, 16) - 1:x}" for address in addresses if address != "0"]
+    command = ["addr2line", "-i", "-e", library, *places]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return f"{Path(library).name}+{places[0]}"
+    numbers = [int(n) for n in re.findall(r"\.cu:(\d+)", said)]
+    lines = source.splitlines()
+    found = {n: f"`{lines[n - 1].strip()}` (line {n})" for n in numbers}
+    return " of ".join(dict.fromkeys([found[n] for n in numbers[:1] + numbers[-1:]]))
 
 
 class Emulated:
     """Makes shared libraries by g++, which run the threads of a block in an ``order`` of `ORDERS`
-    (shuffled by ``seed``); ``more`` are further flags."""
+    (shuffled by ``seed``), and end a launch at the first of its ``races``, if these are looked for;
+    ``more`` are further flags."""
 
-    def __init__(self, order: str = "ascending", seed: int = 1, more: Sequence[str] = ()) -> None:
-        self.order, self.seed, self.more = ORDERS.index(order), seed, tuple(more)
+    def __init__(
+        self,
+        order: str = "ascending",
+        seed: int = 1,
+        more: Sequence[str] = (),
+        races: bool = True,
+    ) -> None:
+        self.order, self.seed = ORDERS.index(order), seed
+        self.more = (*more, *(RACES if races else ()))
+        self.libraries = LIBRARIES if races else ()
 
     def limit(self, device: Any) -> int:
         """As `Builder` says."""
@@ -70,7 +101,8 @@ class Emulated:
         """As `Builder` says."""
         from lacc.runtime.cuda_building import Loaded
 
-        loaded = Loaded(self.library(wanted), wanted.symbol, lambda _: None, fault_of)
+        fault = partial(fault_of, wanted.files[f"{wanted.name}.cu"])
+        loaded = Loaded(self.library(wanted), wanted.symbol, lambda _: None, fault)
         order = loaded.library["emulation_order"]
         order.argtypes = (ctypes.c_int, ctypes.c_int)
         order(self.order, self.seed)
@@ -79,15 +111,16 @@ class Emulated:
     def library(self, wanted: Wanted) -> Path:
         """The library of a kernel. Raises BuildError where it cannot be made."""
         wanted = whole(wanted)
-        texts = {**wanted.files, HEADER: header()}
-        flags = [*FLAGS, *self.more, "-include", HEADER, *wanted.defines]
-        key = wanted.key(header(), *flags, version_text([COMPILER], *SAID))
+        texts = {**wanted.files, **headers()}
+        flags = [*FLAGS, *self.more, "-include", HEADERS[0], *wanted.defines]
+        key = wanted.key(*headers().values(), *flags, version_text([COMPILER], *SAID))
 
         def make(work: Path) -> Path:
             for file, text in texts.items():
                 (work / file).write_text(text, "utf-8")
             path = work / f"{wanted.symbol}.so"
-            done = compiled([COMPILER, *flags, f"{wanted.name}.cu", "-o", path.name], work)
+            command = [COMPILER, *flags, f"{wanted.name}.cu", *self.libraries, "-o", path.name]
+            done = compiled(command, work)
             if done.returncode:
                 raise BuildError(failure(done, *SAID))
             return path

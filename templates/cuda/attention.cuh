@@ -131,6 +131,7 @@ INLINE void attended(const Args &a, int64_t program, real *query, real *keys, re
             const real grown = f_max(before, lane_max(x)), base = grown == R(-INFINITY) ? R(0) : grown;
             const real p = f_exp(x - base), total = lane_sum(p), shrunk = f_exp(before - base);
             logits[i * OTHERS + lane] = p;
+            warp_barrier(); /* all have read top */
             if (lane == 0) {
                 sum[i] = sum[i] * shrunk + total;
                 kept[i] = shrunk, top[i] = grown;

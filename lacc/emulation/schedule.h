@@ -1,0 +1,184 @@
+/* Fibers in, blocks of threads that wait for one another out: barriers, instructions of all lanes of a
+   warp, and the order in which threads run. */
+
+#pragma once
+#include "races.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace emulation {
+
+/* ---- what threads do together */
+
+inline void wait_all(int number) {
+    const aside here;
+    if (number == all.skipped) return;
+    all.self->at = AT_BARRIER, all.self->number = number;
+    leave();
+}
+
+/* An instruction of all lanes of a warp: the last to arrive acts on the slots of all. */
+template <class Act>
+inline slot together(const char *instruction, int number, const slot &mine, const Act &act) {
+    const aside here;
+    const int own = number_of(*all.self), first = own / WARP * WARP;
+    warp &w = all.warps[own / WARP];
+    w.slots[own % WARP] = mine;
+    all.self->instruction = instruction, all.self->number = number;
+    if (++w.arrived < WARP) {
+        all.self->at = AT_INSTRUCTION;
+        leave();
+        return w.slots[own % WARP];
+    }
+    for (int i = first; i < first + WARP; i++) {
+        thread &t = all.threads[i];
+        if (t.instruction != instruction || t.number != number)
+            fail("threads %d and %d of a warp are at different instructions, %s and %s", i, own, t.instruction, instruction);
+        t.at = READY;
+    }
+    w.arrived = 0;
+    act(w.slots);
+    return w.slots[own % WARP];
+}
+
+inline void wait_warp(int number) {
+    if (number == all.skipped) return;
+    warp &own = all.warps[number_of(*all.self) / WARP];
+    together("warp_barrier", number, slot{}, [&own](slot *) { own.since = later(); });
+}
+
+/* ---- the schedule */
+
+inline std::vector<int> ordered(int n) {
+    std::vector<int> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    if (all.order == 1) std::reverse(order.begin(), order.end());
+    if (all.order == 2) std::shuffle(order.begin(), order.end(), all.random);
+    return order;
+}
+
+inline void run_warp(int w) {
+    const std::vector<int> lanes = ordered(WARP);
+    for (bool ran = true; ran;) {
+        ran = false;
+        for (int lane : lanes) {
+            thread &t = all.threads[w * WARP + lane];
+            if (t.at != READY) continue;
+            ran = true;
+            enter(&t);
+            if (all.message[0]) return;
+        }
+    }
+}
+
+/* Whether all threads are at one barrier; else none may be left. */
+inline bool at_barrier() {
+    const thread &first = all.threads[0];
+    bool left = false;
+    for (const thread &t : all.threads) {
+        if (t.at == AT_INSTRUCTION) describe("thread %d waits in vain for its warp at %s", number_of(t), t.instruction);
+        if (t.at != first.at || (t.at == AT_BARRIER && t.number != first.number)) {
+            const thread &one = t.at == AT_BARRIER ? t : first, &other = t.at == AT_BARRIER ? first : t;
+            if (other.at == AT_BARRIER)
+                describe("threads %d and %d wait at different barriers, %d and %d", number_of(one), number_of(other), one.number,
+                         other.number);
+            else
+                describe("thread %d waits at barrier %d, but thread %d has ended", number_of(one), one.number, number_of(other));
+        }
+        left = left || t.at == AT_BARRIER;
+    }
+    return left && !all.message[0];
+}
+
+inline void run_block() {
+    memset(all.shared, 0xff, all.bytes);
+    all.since = all.began = later();
+    for (thread &t : all.threads) {
+        t.at = READY, t.group = t.depth = 0, t.call = nullptr, t.copies.clear();
+        prepare(t);
+    }
+    for (warp &w : all.warps) w.arrived = 0;
+    for (bool on = true; on;) {
+        for (int w : ordered((int)all.warps.size())) {
+            run_warp(w);
+            if (all.message[0]) return;
+        }
+        on = at_barrier();
+        all.since = later();
+        for (thread &t : all.threads)
+            if (on) t.at = READY;
+    }
+}
+
+inline void fence(bool check) {
+    unsigned char *sides[] = {all.shared - FENCE, all.shared + all.bytes};
+    for (unsigned char *side : sides) {
+#if defined(__SANITIZE_ADDRESS__)
+        ASAN_UNPOISON_MEMORY_REGION(side, FENCE);
+#endif
+        for (int i = 0; i < FENCE; i++)
+            if (!check)
+                side[i] = i % 4 ? 0xff : 0xa5;
+            else if (side[i] != (i % 4 ? 0xff : 0xa5))
+                describe("shared memory was written %s its %ld bytes", side < all.shared ? "before" : "behind", (long)all.bytes);
+#if defined(__SANITIZE_ADDRESS__)
+        if (!check) ASAN_POISON_MEMORY_REGION(side, FENCE);
+#endif
+    }
+}
+
+inline int run(unsigned columns, unsigned rows, unsigned count, int64_t bytes, std::function<void()> kernel) {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    if (!columns || !rows || rows > 65535 || !count || count > 1024 || count % WARP || bytes > SHARED_MOST) return INVALID_VALUE;
+    if (all.order < 0) {
+        const char *order = getenv("LACC_ORDER");
+        all.order = !order ? 0 : !strcmp(order, "descending") ? 1 : !strcmp(order, "shuffled") ? 2 : 0;
+    }
+    all.message[0] = 0;
+    all.random.seed(all.seed);
+    if (all.stacked < count) {
+        if (all.stacks) munmap(all.stacks, all.stacked * STACK);
+        all.stacks = (char *)mmap(nullptr, (size_t)count * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (all.stacks == MAP_FAILED) abort();
+        all.stacked = count;
+        for (unsigned i = 0; i < count; i++) mprotect(all.stacks + (size_t)i * STACK, 4096, PROT_NONE);
+    }
+    all.threads.assign(count, thread());
+    all.warps.assign(count / WARP, warp());
+    for (unsigned i = 0; i < count; i++) all.threads[i].index = index{i, 0, 0};
+    std::vector<unsigned char> memory(bytes + 3 * FENCE);
+    all.shared = memory.data() + FENCE;
+    all.shared += FENCE - (uintptr_t)all.shared % FENCE, all.bytes = bytes;
+    all.kernel = kernel;
+    all.grid = index{columns, rows, 1}, all.extent = index{count, 1, 1};
+    fence(false);
+    begin_races();
+    for (unsigned y = 0; y < rows && !all.message[0]; y++)
+        for (unsigned x = 0; x < columns && !all.message[0]; x++) {
+            all.block = index{x, y, 0};
+            run_block();
+        }
+    fence(true);
+    if (all.message[0]) fprintf(stderr, "%s\n", all.message);
+    return all.message[0] ? LAUNCH_FAILURE : 0;
+}
+
+} // namespace emulation
+
+extern "C" {
+__attribute__((used)) inline const char *emulation_message() {
+    return emulation::all.message;
+}
+
+/* 0: ascending, 1: descending, 2: shuffled. */
+__attribute__((used)) inline void emulation_order(int order, int seed) {
+    emulation::all.order = order, emulation::all.seed = seed;
+}
+
+/* Leaves a barrier out, none for -1. */
+__attribute__((used)) inline void emulation_skip(int number) {
+    emulation::all.skipped = number;
+}
+}
