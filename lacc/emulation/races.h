@@ -22,6 +22,11 @@ ASIDE inline uint32_t later() {
     return ++all.now;
 }
 
+ASIDE inline void pass(waits &waited, int number) {
+    if (number != waited.number) waited.before = waited.since;
+    waited.since = later(), waited.number = number;
+}
+
 /* While one is there, accesses are those of the emulation. */
 struct aside {
     const bool watched = all.watched;
@@ -36,7 +41,7 @@ struct aside {
 #if defined(__SANITIZE_THREAD__)
 
 enum { READS, WRITES, SENDS, ARRIVES };
-enum { PAGE = 1 << 12, SHARED_GRAIN = 4, GRAIN = 2, TABLE = 1 << 14 };
+enum { PAGE = 1 << 12, SHARED_GRAIN = 4, GRAIN = 2, TABLE = 1 << 14, BARRIERS = 1 << 12 };
 
 struct access {
     uint32_t at = 0, block = 0;
@@ -64,6 +69,7 @@ struct shadow {
 };
 
 inline shadow *seen = nullptr;
+inline bool needed[BARRIERS]; /* by number: what accesses have been that it alone orders */
 
 ASIDE inline void begin_races() {
     if (!seen || seen->count > 1000 || all.now > 1u << 31) {
@@ -103,13 +109,23 @@ ASIDE inline bool of_one_warp(const access &a, const access &b) {
 ASIDE inline bool open(const access &old, const access &now, uint32_t floor) {
     if (old.at < floor) return false;
     if (old.block != now.block || old.sent) return true;
-    if (old.thread == now.thread || old.at < all.since) return false;
-    return !of_one_warp(old, now) || old.at >= all.warps[now.thread / WARP].since;
+    if (old.thread == now.thread || old.at < all.waited.since) return false;
+    return !of_one_warp(old, now) || old.at >= all.warps[now.thread / WARP].waited.since;
+}
+
+/* Finds the barrier that alone orders an access of another thread of the block before one of now. */
+ASIDE inline void order(const access &old, const access &now) {
+    if (old.at < all.began || old.block != now.block || old.thread == now.thread) return;
+    const waits &warp = all.warps[now.thread / WARP].waited;
+    const bool together = of_one_warp(old, now) && old.at < warp.since;
+    const bool apart = old.at < all.waited.since;
+    const waits &by = together ? warp : all.waited;
+    if (together != apart && old.at >= by.before && by.number < BARRIERS) needed[by.number] = true;
 }
 
 /* Whether a thread does what it did, and nothing was waited for since: what is to be said was said. */
 ASIDE inline bool again(const access &old, const access &now) {
-    return old.at == now.at && old.thread == now.thread && old.block == now.block && !old.sent;
+    return old.at == now.at && old.thread == now.thread && old.block == now.block;
 }
 
 ASIDE inline void tell(const access &old, const char *did, const access &now, int kind, const void *at, bool shared) {
@@ -137,13 +153,15 @@ ASIDE inline void watch(const thread &t, const void *at, int bytes, int kind, co
     for (uintptr_t q = p / grain * grain; q < p + bytes; q += grain) {
         cell &c = shared ? seen->shared[(q - (uintptr_t)all.shared) / SHARED_GRAIN] : *cells_of(q);
         access &last = kind == READS ? c.read : c.written;
-        if (kind <= WRITES && again(last, now)) continue;
+        if (kind <= WRITES && again(last, now) && !c.written.sent) continue;
         if (kind != ARRIVES && open(c.written, now, floor)) tell(c.written, "wrote", now, kind, (void *)q, shared);
+        order(c.written, now);
         if (kind == READS) {
             const bool stays = open(c.other, now, floor) && !of_one_warp(c.other, now) &&
                                (c.other.block != now.block || of_one_warp(c.read, now));
             if ((c.read.thread != now.thread || c.read.block != now.block) && !stays) c.other = c.read;
         } else {
+            order(c.read, now), order(c.other, now);
             if (open(c.read, now, floor)) tell(c.read, "read", now, kind, (void *)q, shared);
             if (open(c.other, now, floor)) tell(c.other, "read", now, kind, (void *)q, shared);
         }
@@ -181,6 +199,11 @@ inline void watch(const thread &, const void *, int, int, const void *) {}
     }
 
 extern "C" {
+/* Whether each barrier alone has ordered accesses so far, by number. */
+__attribute__((used)) inline bool *emulation_needed() {
+    return emulation::needed;
+}
+
 ACCESSES(1, 1)
 ACCESSES(2, 2)
 ACCESSES(4, 4)

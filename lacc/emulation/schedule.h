@@ -46,7 +46,7 @@ inline slot together(const char *instruction, int number, const slot &mine, cons
 inline void wait_warp(int number) {
     if (number == all.skipped) return;
     warp &own = all.warps[number_of(*all.self) / WARP];
-    together("warp_barrier", number, slot{}, [&own](slot *) { own.since = later(); });
+    together("warp_barrier", number, slot{}, [&own, number](slot *) { pass(own.waited, number); });
 }
 
 /* ---- the schedule */
@@ -94,7 +94,8 @@ inline bool at_barrier() {
 
 inline void run_block() {
     memset(all.shared, 0xff, all.bytes);
-    all.since = all.began = later();
+    all.waited = waits{later(), all.now, -1};
+    all.began = all.now;
     for (thread &t : all.threads) {
         t.at = READY, t.group = t.depth = 0, t.call = nullptr, t.copies.clear();
         prepare(t);
@@ -106,7 +107,7 @@ inline void run_block() {
             if (all.message[0]) return;
         }
         on = at_barrier();
-        all.since = later();
+        if (on) pass(all.waited, all.threads[0].number);
         for (thread &t : all.threads)
             if (on) t.at = READY;
     }

@@ -64,10 +64,16 @@ struct thread {
     void *fake = nullptr;
 };
 
+/* When threads last waited for one another, at which barrier, and when they last did at another one. */
+struct waits {
+    uint32_t since = 0, before = 0;
+    int number = -1;
+};
+
 struct warp {
     slot slots[WARP];
     int arrived = 0;
-    uint32_t since = 0; /* its threads last waited for one another */
+    waits waited;
 };
 
 struct machine {
@@ -84,7 +90,8 @@ struct machine {
     char message[1000] = "";
     thread *self = nullptr;
     emulation::index block, grid, extent;
-    uint32_t now = 0, since = 0, began = 0, launched = 0; /* in waits; of the last barrier, block, launch */
+    waits waited;
+    uint32_t now = 0, began = 0, launched = 0; /* in waits; when the block did, and the launch */
     bool watched = false;                      /* whether the kernel is at work */
 #if defined(__x86_64__)
     void *scheduler = nullptr;

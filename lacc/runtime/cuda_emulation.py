@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -30,7 +30,7 @@ RACES = ("-fsanitize=thread", "-g1", "-nodefaultlibs")
 """The compiler tells of accesses to memory; its own runtime stays out."""
 LIBRARIES = ("-lstdc++", "-lm", "-lgcc_s", "-lc")
 PLACE = re.compile(r"\{(\w+) (\w+)\}")
-"""Where a message says that an access is: in a library, and the call of the kernel that it is in."""
+"""Where in a library an access is, and the call of the kernel that it is in."""
 LIMIT = 232448
 """Bytes of shared memory of a block, those of sm_90."""
 ORDERS = ("ascending", "descending", "shuffled")
@@ -63,15 +63,14 @@ def fault_of(source: str, library: Any, code: int) -> str:
 
 
 def line_of(source: str, library: str, *addresses: str) -> str:
-    """The line of a source that code of a library comes from: that of the kernel, and that of the
-    device function which it calls."""
+    """The line of a source that code of a library comes from, and the line of the kernel that calls
+    it, if it is another one; addresses where these cannot be read."""
     places = [f"{int(address, 16) - 1:x}" for address in addresses if address != "0"]
     command = ["addr2line", "-i", "-e", library, *places]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return f"{Path(library).name}+{places[0]}"
+    said = compiled(command, None).stdout if shutil.which(command[0]) else ""
     numbers = [int(n) for n in re.findall(r"\.cu:(\d+)", said)]
+    if not numbers:
+        return f"{Path(library).name}+{places[0]}"
     lines = source.splitlines()
     found = {n: f"`{lines[n - 1].strip()}` (line {n})" for n in numbers}
     return " of ".join(dict.fromkeys([found[n] for n in numbers[:1] + numbers[-1:]]))
