@@ -87,7 +87,7 @@ class CudaArrays(Places[Place]):
         self.taken = {*RESERVED, *FRAME, *library}
         self.arguments = {a.ascii: a for a in spec.args}
         self.states = {s.ascii: s for s in spec.states}
-        self.fields = set(words("arena program0 T H G INTO cu firsts table position state_rows"))
+        self.fields = set(words("arena program0 T H G N INTO cu firsts table position state_rows"))
         self.fields |= KEYWORDS
         self.pointers: dict[str, Argument] = {}
         self.numbers: dict[str, Argument] = {}

@@ -83,6 +83,8 @@ class AttentionKernel:
     tiles: tuple[Tile, ...]
     dims: tuple[str, ...]
     blocks: str = "1."
+    together: str = ""
+    stages: bool = True
 
     def sizes(self) -> list[str]:
         """The dims that its tiles are as large as."""

@@ -32,7 +32,7 @@ class CudaBodies(CudaArrays):
         super().__init__(spec, what, here, library)
         self.taken |= {here.here, here.most, *map(dim, spec.dims)}
         self.carried = "dstate" if what.backward else "state"
-        self.program = _states_last(for_c(what.program))
+        self.program = self.ordered(for_c(what.program))
         self.ahead: dict[str, tuple[str, str]] = {}
         """By array the tile that its next rows wait in, and the size of that."""
         self.room: dict[str, str] = {}
@@ -89,7 +89,7 @@ class CudaBodies(CudaArrays):
             elif kind != "index":
                 place = self.place(kind, label, inst.axes)
                 arrays[n] = self.pointer(kind, label)
-                if 0 < len(inst.axes) <= 2 and only_multiplied(program, n):
+                if self.lies(program, n):
                     steps = {a: self.step(place, a, inst.axes) for a in inst.axes}
                     lying[n] = View(place.first, "0", steps)
         into: dict[int, str] = {}
@@ -102,7 +102,17 @@ class CudaBodies(CudaArrays):
             return self._load(program, n, address)
 
         source = self.spec.file.source.text.splitlines()
-        return CudaBody(program, arrays, pointers, into, load, taken, self.split, lying, source)
+        return self.body_of(program, arrays, pointers, into, load, taken, self.split, lying, source)
+
+    body_of: type[CudaBody] = CudaBody
+
+    def ordered(self, program: Program) -> Program:
+        """A program in the order of its statements."""
+        return states_last(program)
+
+    def lies(self, program: Program, n: int) -> bool:
+        """Whether an input is read where a caller has it."""
+        return 0 < len(program.body[n].axes) <= 2 and only_multiplied(program, n)
 
     def _load(self, program: Program, n: int, address: str) -> list[str]:
         """The lines that load a value."""
@@ -184,7 +194,7 @@ class CudaBodies(CudaArrays):
 
     def _body_again(self, program: Program) -> CudaBody:
         """What makes the states of a stretch of tokens again."""
-        program = _states_last(for_c(program))
+        program = states_last(for_c(program))
         states = [n.removeprefix("state:") for n in program.outs]
         self.then = {s: self._state_tile(s, f"{s}_then") for s in states}
         self.found = {s: self._state_tile(s, f"{s}_before") for s in states}
@@ -208,9 +218,9 @@ def entry_of(tile: str, axes: Axes) -> str:
     return tile if axes else f"{tile}[0]"
 
 
-def _states_last(program: Program) -> Program:
+def states_last(program: Program, loads_first: bool = False) -> Program:
     """The program with what only the next states need behind all else, so that these may take the
-    place of the states that it reads."""
+    place of the states that it reads; if asked with ``loads_first``."""
     wanted: set[int] = set()
     stack = [n for label, n in program.outs.items() if not label.startswith("state:")]
     while stack:
@@ -218,7 +228,11 @@ def _states_last(program: Program) -> Program:
         if n not in wanted:
             wanted.add(n)
             stack.extend(program.body[n].ins)
-    order = sorted(range(len(program.body)), key=lambda n: n not in wanted)
+
+    def turn(n: int) -> tuple[bool, bool]:
+        return not (loads_first and program.body[n].op == "load"), n not in wanted
+
+    order = sorted(range(len(program.body)), key=turn)
     new = {n: k for k, n in enumerate(order)}
     moved = tuple(
         replace(program.body[n], ins=tuple(new[i] for i in program.body[n].ins)) for n in order

@@ -249,6 +249,10 @@ class CudaBody(Body):
             return name
         return name.removesuffix("[0]") if self.body[n].axes or name.endswith("[0]") else ""
 
+    def variable(self, n: int) -> str:
+        """The declaration of a value that each thread has for itself, without its type."""
+        return self.v.names[n]
+
     def steps(self, statements: Iterable[Statement]) -> Iterator[Step]:
         """Statements as steps."""
         for statement in statements:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from lacc.backends.c_text import dim, size
 from lacc.backends.cuda_arrays import Argument
 from lacc.backends.cuda_barriers import place_barriers, steps, stretches, text
+from lacc.backends.cuda_body import OPERANDS
 from lacc.backends.cuda_steps import CudaSteps
 from lacc.backends.device_kernel import KernelSpec
 from lacc.spec.model import Spec
@@ -88,7 +89,7 @@ class CudaKernel(CudaSteps):
             if body.once:
                 lines.append(f"int {'known_again' if body is self.again else 'known'} = -1;")
             names = [
-                body.v.names[n]
+                body.variable(n)
                 for s in (*body.before, *body.once, *body.each)
                 for n in s.makes
                 if not body.tile(n)
@@ -166,6 +167,22 @@ class CudaKernel(CudaSteps):
     def programs(self) -> str:
         """How many programs a launch has."""
         return "chunks * H" if self.what.kind == "chunk" else "N * H"
+
+    @property
+    def stages(self) -> bool:
+        """Whether products stage their operands in shared memory."""
+        return any(t.place == OPERANDS for step in steps(self.items) for t in step.touches)
+
+    @property
+    def together(self) -> str:
+        """Blocks that a multiprocessor runs at once, "" where each has one program."""
+        return ""
+
+    @property
+    def widest(self) -> str:
+        """Entries of the axis that blocks share in each at most, as Python over dims ``n``; "" is
+        as the host has it."""
+        return ""
 
     @property
     def blocks(self) -> str:

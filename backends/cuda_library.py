@@ -9,7 +9,7 @@ from functools import cache
 from lacc.backends.base import environment
 
 PIECES = (
-    *("primitives", "base", "tiles", "math", "products", "places", "scans", "solves"),
+    *("primitives", "base", "tiles", "math", "products", "places", "spread", "scans", "solves"),
     *("decays", "grams", "pulls"),
 )
 """Pieces of `templates/cuda`, each after those that it uses."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lacc.backends.base import tuple_code
+from lacc.backends.c_ready import for_c
+from lacc.backends.cuda_decode import CudaDecode, layouts_of
 from lacc.backends.cuda_kernel import CudaKernel
 from lacc.backends.device_kernel import KernelSpec, host_size
 from lacc.backends.device_pass import DevicePass
@@ -66,6 +68,13 @@ class CudaPass(DevicePass[CudaKernel]):
             remade=remade,
             optional=self.optional,
         )
+        return self._text(what)
+
+    def _text(self, what: KernelSpec) -> CudaKernel:
+        """With matrices in registers where that can be: of one token, shared by blocks."""
+        one = what.kind == "token" and not what.backward and what.split
+        if one and layouts_of(for_c(what.program), what.split):
+            return CudaDecode(self.spec, what, self.library)
         return CudaKernel(self.spec, what, self.library)
 
     def _alike(self, program: Program, axis: str) -> float:
@@ -100,5 +109,6 @@ class CudaPass(DevicePass[CudaKernel]):
             f'    "{kernel.what.name}", run, {programs} * run.H, {self.shared_size(kernel)},',
             f"    {pointers},",
             f"    {numbers},",
+            *([f"    {most},"] if (most := kernel.widest) else []),
             ")",
         ]

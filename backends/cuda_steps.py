@@ -229,11 +229,15 @@ class CudaSteps(CudaBodies):
             own = Touch(tile, True, bool(axes)), Touch(left, True, bool(axes))
             if body.into.get(out) != entry_of(left, axes):
                 touches = (own[1], *body.read(out, own=True))
-                line = f"copy({left}, {body.v.pointer(out)}, {length});"
+                line = self.copied(left, body.v.pointer(out), length)
                 ready.append(Step([line], touches))
             if left != tile:
-                last.append(Step([f"copy({tile}, {left}, {length});"], own))
+                last.append(Step([self.copied(tile, left, length)], own))
         yield from (*ready, *last)
+
+    def copied(self, to: str, source: str, length: str) -> str:
+        """The line that copies a tile."""
+        return f"copy({to}, {source}, {length});"
 
     def _end(self) -> Iterable[Step]:
         """Stores what is left after the last token."""

@@ -51,7 +51,7 @@ class Fake:
     """A builder whose kernels do nothing but say what is ``wrong``; keeps what it was asked."""
 
     def __init__(self, shared: int = 0, scratch: int = 0, wrong: str = "") -> None:
-        self.shared, self.scratch, self.wrong = shared, scratch, wrong
+        self.shared, self.scratch, self.together, self.wrong = shared, scratch, 0, wrong
         self.wanted: list[Wanted] = []
         self.launches: list[tuple[int, int, int]] = []
 

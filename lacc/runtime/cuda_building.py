@@ -44,6 +44,8 @@ EITHER = (
     "there is neither nvcc nor NVRTC: install the CUDA toolkit, or `pip install nvidia-cuda-nvcc`, "
     "or `pip install nvidia-cuda-nvrtc cuda-bindings`, or set NVCC"
 )
+NEEDS = ("shared", "scratch", "together")
+"""What a kernel says of itself, as `Built` has it."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,12 @@ class Wanted:
 
 class Built(Protocol):
     """A kernel that can be launched; ``shared`` and ``scratch`` are the bytes that a block takes of
-    shared and of global memory."""
+    shared and of global memory; ``together``, if not 0, how many blocks a multiprocessor runs at
+    once, which take all programs in turn."""
 
     shared: int
     scratch: int
+    together: int
 
     def launch(self, arguments: ctypes.Structure, programs: int, blocks: int, device: Any) -> str:
         """Launches ``programs`` times ``blocks`` blocks on torch's current stream of ``device``:
@@ -225,9 +229,9 @@ class Loaded:
         self._launch = self.library[f"{symbol}_launch"]
         self._launch.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
         self._stream, self._error = stream, error
-        self.shared, self.scratch = (self._bytes(f"{symbol}_{n}") for n in ("shared", "scratch"))
+        self.shared, self.scratch, self.together = (self._told(f"{symbol}_{n}") for n in NEEDS)
 
-    def _bytes(self, function: str) -> int:
+    def _told(self, function: str) -> int:
         told = self.library[function]
         told.restype = ctypes.c_int64
         return int(told())
@@ -391,10 +395,10 @@ class Cubin:
         self.module = checked(driver.cuModuleLoadData(cubin))
         self.kernel = checked(driver.cuModuleGetFunction(self.module, symbol.encode()))
         self.threads = threads
-        needs = (ctypes.c_int64 * 2)()
+        needs = (ctypes.c_int64 * len(NEEDS))()
         place, size = checked(driver.cuModuleGetGlobal(self.module, f"{symbol}_needs".encode()))
         checked(driver.cuMemcpyDtoH(ctypes.addressof(needs), place, size))
-        self.shared, self.scratch = needs
+        self.shared, self.scratch, self.together = needs
         most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         checked(driver.cuFuncSetAttribute(self.kernel, most, self.shared))
 

@@ -34,9 +34,12 @@ GRID = (1 << 31) - 1
 """Blocks along the first axis of a grid at most."""
 
 
-def entries(size: int, programs: int, sms: int) -> int:
-    """Entries of an axis of ``size`` that a block has: fewer where a device has little to do."""
+def entries(size: int, programs: int, sms: int, widest: int = WIDEST) -> int:
+    """Entries of an axis of ``size`` that a block has, a power of two, ``widest`` or less: fewer
+    where a device has little to do."""
     found = min(WIDEST, power_from(size, NARROWEST))
+    while found > max(widest, 4):
+        found //= 2
     while found > NARROWEST and programs * -(-size // found) < sms:
         found //= 2
     return found
@@ -76,13 +79,16 @@ class Launcher:
         size: int,
         tensors: Sequence[Any],
         numbers: Sequence[int],
+        widest: int = WIDEST,
     ) -> None:
         """Launches ``programs`` of a kernel, each with all its blocks of an axis of ``size`` that
-        they share (1: none does); nothing where there are none. Tensors may be None. Raises
-        ValueError where a block does not fit the device, RuntimeError for what CUDA says."""
+        they share (1: none does), ``widest`` entries each at most; nothing where there are none.
+        Where blocks take programs in turn, there are as many as the device runs at once. Tensors
+        may be None. Raises ValueError where a block does not fit the device, RuntimeError for what
+        CUDA says."""
         if not programs or run.dry:
             return
-        block = entries(size, programs, run.sms) if size > 1 else 0
+        block = entries(size, programs, run.sms, widest) if size > 1 else 0
         types = tuple(None if x is None else x.dtype for x in tensors)
         key = (kernel, run.device, run.C, run.PRECISION, block, tuple(run.dims.items()), types)
         built = self.built.get(key)
@@ -91,6 +97,8 @@ class Launcher:
                 built = self._alike(key) or self._built(kernel, run, block, types)
                 self.built[key] = built
         blocks = -(-size // block) if block else 1
+        if built.together:
+            programs = min(programs, max(1, run.sms * built.together // blocks))
         each = built.scratch * blocks
         wave = min(programs, GRID, max(1, ROOM // each) if each else GRID)
         arena = None

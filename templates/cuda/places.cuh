@@ -52,10 +52,10 @@ template <int n>
 struct placement {
     int64_t at[n];
     bool near[n];
-    int64_t shared, scratch; /* bytes of a block */
+    int64_t shared, scratch, staging; /* bytes of a block; those of operands, before its tiles */
 
     __device__ __forceinline__ real *tile(int k, void *far) const {
-        unsigned char *base = near[k] ? shared_memory() + OPERANDS : (unsigned char *)far + blocks_before() * scratch;
+        unsigned char *base = near[k] ? shared_memory() + staging : (unsigned char *)far + blocks_before() * scratch;
         return (real *)base + at[k];
     }
 
@@ -71,9 +71,9 @@ struct placement {
 
 /* Each tile at the first place that is free as long as it is held; the first ones have the choice. */
 template <int n>
-ROOM placement<n> placed(const held (&tiles)[n]) {
+ROOM placement<n> placed(const held (&tiles)[n], int64_t staging = OPERANDS) {
     placement<n> out{};
-    out.shared = OPERANDS;
+    out.shared = out.staging = staging;
     for (int k = 0; k < n; k++)
         for (int far = 0; far < (tiles[k].spare ? 1 : 2); far++) {
             const int64_t size = (tiles[k].size + 31) / 32 * 32;
@@ -87,11 +87,11 @@ ROOM placement<n> placed(const held (&tiles)[n]) {
                 }
             }
             const int64_t bytes = (at + size) * (int64_t)sizeof(real);
-            if (!far && OPERANDS + bytes > SHARED_LIMIT) continue;
+            if (!far && staging + bytes > SHARED_LIMIT) continue;
             out.at[k] = at;
             out.near[k] = !far;
             int64_t &room = far ? out.scratch : out.shared;
-            const int64_t all = far ? bytes : OPERANDS + bytes;
+            const int64_t all = far ? bytes : staging + bytes;
             room = room < all ? all : room;
             break;
         }

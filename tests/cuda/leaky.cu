@@ -98,10 +98,11 @@ extern "C" __global__ void leaky_forward(const leaky_forward_args a) {
 }
 
 #ifdef __CUDACC_RTC__
-extern "C" __device__ long long leaky_forward_needs[2] = {0, 0};
+extern "C" __device__ long long leaky_forward_needs[3] = {0, 0, 0};
 #else
 extern "C" int64_t leaky_forward_shared(void) { return 0; }
 extern "C" int64_t leaky_forward_scratch(void) { return 0; }
+extern "C" int64_t leaky_forward_together(void) { return 0; }
 extern "C" int leaky_forward_launch(const leaky_forward_args *a, int64_t programs, int64_t blocks, void *stream) {
     return launch(leaky_forward, programs, blocks, THREADS, 0, stream, *a);
 }
@@ -134,10 +135,11 @@ extern "C" __global__ void leaky_backward(const leaky_backward_args a) {
 }
 
 #ifdef __CUDACC_RTC__
-extern "C" __device__ long long leaky_backward_needs[2] = {0, 0};
+extern "C" __device__ long long leaky_backward_needs[3] = {0, 0, 0};
 #else
 extern "C" int64_t leaky_backward_shared(void) { return 0; }
 extern "C" int64_t leaky_backward_scratch(void) { return 0; }
+extern "C" int64_t leaky_backward_together(void) { return 0; }
 extern "C" int leaky_backward_launch(const leaky_backward_args *a, int64_t programs, int64_t blocks, void *stream) {
     return launch(leaky_backward, programs, blocks, THREADS, 0, stream, *a);
 }

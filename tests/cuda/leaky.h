@@ -20,9 +20,9 @@ typedef struct {
 extern "C" {
 #endif
 int leaky_forward_launch(const leaky_forward_args *a, int64_t programs, int64_t blocks, void *stream);
-int64_t leaky_forward_shared(void), leaky_forward_scratch(void);
+int64_t leaky_forward_shared(void), leaky_forward_scratch(void), leaky_forward_together(void);
 int leaky_backward_launch(const leaky_backward_args *a, int64_t programs, int64_t blocks, void *stream);
-int64_t leaky_backward_shared(void), leaky_backward_scratch(void);
+int64_t leaky_backward_shared(void), leaky_backward_scratch(void), leaky_backward_together(void);
 #ifdef __cplusplus
 }
 #endif
