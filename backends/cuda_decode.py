@@ -112,7 +112,7 @@ class SpreadOps(CudaOps):
         used = {word for line in lines for word in re.findall(r"\w+", line)}
         held = ", ".join(self.v.length(a) for a in layout)
         return [
-            "#pragma unroll",
+            f"#pragma unroll {name}::UNROLL",
             f"for (int e = 0; e < {name}::EACH; e++) {{",
             f"    if (!{name}::holds(e, {held})) continue;",
             *(
@@ -161,7 +161,7 @@ class SpreadOps(CudaOps):
             i = index_name(row)
             lines = [
                 *begun,
-                "#pragma unroll",
+                f"#pragma unroll {name}::UNROLL",
                 f"for (int t = 0; t < {name}::TURNS; t++) {{",
                 f"    const int {i} = {name}::row(t * {name}::WIDE);",
                 f"    const real sum = add_across<{name}>(part[t]);",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 
 from lacc.backends.base import tuple_code
 from lacc.backends.c_ready import for_c
@@ -20,6 +21,10 @@ from lacc.tile.rewrite import meet_once
 
 CHUNKS = (64,)
 """Tokens of a chunk that kernels are laid out for."""
+
+LONGEST = 1024
+"""Rows, or columns, up to which matrices stay in the registers of a block's threads: four columns
+of that many are 32 entries of each."""
 
 
 class CudaPass(DevicePass[CudaKernel]):
@@ -72,9 +77,12 @@ class CudaPass(DevicePass[CudaKernel]):
 
     def _text(self, what: KernelSpec) -> CudaKernel:
         """With matrices in registers where that can be: of one token, shared by blocks."""
-        one = what.kind == "token" and not what.backward and what.split
-        if one and layouts_of(for_c(what.program), what.split):
-            return CudaDecode(self.spec, what, self.library)
+        if what.kind == "token" and not what.backward and what.split:
+            program = for_c(what.program)
+            matrices = layouts_of(program, what.split)
+            longest = max((self._length(program, a) for axes in matrices for a in axes), default=0)
+            if 0 < longest <= LONGEST:
+                return CudaDecode(self.spec, what, self.library)
         return CudaKernel(self.spec, what, self.library)
 
     def _alike(self, program: Program, axis: str) -> float:
@@ -84,12 +92,13 @@ class CudaPass(DevicePass[CudaKernel]):
         )
 
     def _entries(self, program: Program, n: int) -> float:
-        found = 1.0
-        for axis in program.body[n].axes:
-            size = program.sizes.get(axis)
-            dims = {d: self.dims.get(d) or WIDTH for d in size.dims} if size else {}
-            found *= self.chunk if axis in TIME or size is None else float(size.evaluate(dims))
-        return found
+        return prod(self._length(program, axis) for axis in program.body[n].axes)
+
+    def _length(self, program: Program, axis: str) -> float:
+        """The entries of an axis, at the dims that a spec declares."""
+        size = program.sizes.get(axis)
+        dims = {d: self.dims.get(d) or WIDTH for d in size.dims} if size else {}
+        return self.chunk if axis in TIME or size is None else float(size.evaluate(dims))
 
     def _takes_one(self) -> str:
         return f"in_one(run, {self.shared_size(self.fused[0])})"

@@ -65,10 +65,10 @@ class CudaFiles:
 
 
 def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) -> CudaFiles:
-    """The files of a spec that has no `obstacle`; in chunks of ``chunk`` tokens where it is
-    given."""
+    """The files of a spec whose recurrence does not attend; in chunks of ``chunk`` tokens where it
+    is given."""
     spec, name = derived.spec, public_name(signature)
-    assert not obstacle(derived), obstacle(derived)
+    assert not derived.attends_by_token
     attentions = [p for p in derived.passes if isinstance(p, AttentionPass)]
     stages = [p for p in derived.passes if not isinstance(p, AttentionPass)]
     loads = [n.partition("@")[0] for p in stages for n in p.forward.loads("input")]
@@ -121,8 +121,3 @@ def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) ->
         tokens,
         bool(attentions),
     )
-
-
-def obstacle(derived: Derived) -> str:
-    """Why there are no CUDA files of a spec, "" where there are."""
-    return "no CUDA kernel attends to earlier tokens" if derived.attends_by_token else ""

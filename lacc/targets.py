@@ -57,6 +57,18 @@ def offered(
     return missing, signature(spec, {m: why_not.get(m, "") for m in MODES}, derived.longest)
 
 
+def _check_attention(spec: Spec, target: str, derived: Derived) -> None:
+    """Raises LaccError where a recurrence attends, which kernels of a device do not do."""
+    obstacle = derived.modes["chunk"]
+    if obstacle is not None and derived.attends_by_token:
+        reason = (
+            "its recurrence attends to earlier values of the state, each of which is there only "
+            f"once the one before it is; kernels of {target} attend to what is there for all tokens"
+        )
+        hint = "the target numpy compiles it"
+        raise LaccError([refused(spec, target, reason, obstacle.expr.span, hint)])
+
+
 def _numpy(spec: Spec, wanted: Wanted) -> Kernel:
     """One NumPy file, loaded."""
     from lacc.backends.to_numpy import public_name, to_numpy
@@ -103,11 +115,7 @@ def _triton(spec: Spec, wanted: Wanted) -> Kernel:
 
     derived = derive(spec)
     missing, seen = offered(spec, "triton", derived, wanted.chunk)
-    obstacle = derived.modes["chunk"]
-    if obstacle is not None and derived.attends_by_token:
-        reason = f"it runs token by token ({obstacle.reason}), where no kernel attends"
-        hint = "the target numpy compiles it"
-        raise LaccError([refused(spec, "triton", reason, obstacle.expr.span, hint)])
+    _check_attention(spec, "triton", derived)
     source = to_triton(derived, seen, wanted.chunk)
     name = public_name(seen)
     return Kernel(
@@ -153,15 +161,14 @@ def _c(spec: Spec, wanted: Wanted) -> Kernel:
 def _cuda(spec: Spec, wanted: Wanted) -> Kernel:
     """A CUDA file, its header and their Python host, built and loaded when it is first called."""
     from lacc.backends.cuda_host import cuda_texts
-    from lacc.backends.to_cuda import obstacle, to_cuda
+    from lacc.backends.to_cuda import to_cuda
     from lacc.runtime.cuda_calls import functions
     from lacc.runtime.kernel import Kernel
     from lacc.tile.derive import derive
 
     derived = derive(spec)
     missing, seen = offered(spec, "cuda", derived, wanted.chunk)
-    if reason := obstacle(derived):
-        raise LaccError([refused(spec, "cuda", reason, hint="the target numpy compiles it")])
+    _check_attention(spec, "cuda", derived)
     made = to_cuda(derived, seen, wanted.chunk)
     files = cuda_texts(derived, seen, made)
     return Kernel(

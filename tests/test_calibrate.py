@@ -235,7 +235,17 @@ def test_a_machine_that_there_is_not_is_wrong_use(lacc: Run) -> None:  # noqa: F
     assert code == 2 and "vax" in err
 
 
-def test_constants_that_no_machine_has_are_not_kept() -> None:
+def test_constants_that_no_machine_has_are_not_kept(
+    lacc: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     known = MACHINES["numpy"][calibrate.family()]
-    assert calibrate.doubtful("numpy", known) == ""
-    assert calibrate.doubtful("numpy", replace(known, flops=known.flops / 300)) == "flops"
+    assert calibrate.doubtful("numpy", known) == ()
+    slow = replace(known, flops=known.flops / 300, far=known.far / 2)
+    assert calibrate.doubtful("numpy", slow) == ("flops",)
+    monkeypatch.setattr(calibrate, "calibrate", lambda target, *_: slow)
+    code, out, err = lacc("calibrate", "-t", "numpy")
+    assert code == 1 and "numpy: flops not kept" in err and "try again when it is idle" in err
+    kept, said = machines.local("numpy")
+    assert "measured on 20" in said and "--machine local" in out
+    assert (kept.flops, kept.far) == (known.flops, slow.far)

@@ -181,6 +181,13 @@ def test_a_file_of_somebody_else_is_not_overwritten(lacc: Run, tmp_path: Path) -
     assert os.listdir(tmp_path) == ["mine.py"]
 
 
+@pytest.mark.parametrize("words", [("compile", "--target", "c"), ("compile",), ("derive",)])
+def test_nothing_is_written_to_an_empty_path(lacc: Run, words: tuple[str, ...]) -> None:
+    command, *more = words
+    code, _, err = lacc(command, GLA, *more, "-o", "")
+    assert code == 2 and "it is empty" in err
+
+
 def test_stages_in_a_file_are_written_again(lacc: Run, tmp_path: Path) -> None:
     for _ in range(2):
         out = tmp_path / "stages.txt"

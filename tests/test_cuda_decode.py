@@ -19,6 +19,7 @@ import torch
 import lacc
 from lacc import driver
 from lacc.runtime import cuda_calls
+from lacc.runtime.cuda_building import nvrtc_missing
 from lacc.runtime.cuda_emulation import COMPILER, Emulated
 from lacc.runtime.kernel import load
 from lacc.verify.cases import Case
@@ -113,6 +114,22 @@ def test_matrices_that_blocks_share_stay_in_registers(name: str) -> None:
         line.split(", ")[1].split(" ")[0] for line in steps.splitlines() if "load_tile" in line
     ]
     assert len(loads) == len(set(loads))
+
+
+@pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
+@pytest.mark.parametrize("name", ["gla", "gated_deltanet"])
+def test_nvrtc_takes_emitted_files(name: str) -> None:
+    """Without a GPU, and by the file's own way."""
+    files = driver.compile(kernel_cases.EXAMPLES / f"{name}.la", "cuda").files
+    assert files is not None
+    from lacc.runtime.compiled import placed
+
+    module = load(name, files[f"{name}_cuda.py"], placed(name, files) / f"{name}_cuda.py")
+    for kernel in ("forward_token", "forward_0a"):
+        macros = ("D_K=32", "D_V=32", "BLOCK=16", "LACC_ONLY", f"LACC_ONLY_{kernel}")
+        wanted = module["Wanted"](name, f"{name}_{kernel}", files, macros, 128)
+        cubin = module["Nvrtc"]().cubin(wanted, "sm_90").read_bytes()
+        assert cubin[:4] == b"\x7fELF" and f"{name}_{kernel}_needs".encode() in cubin
 
 
 @emulating

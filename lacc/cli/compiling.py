@@ -22,6 +22,7 @@ from lacc.cli.options import (
     into,
     load,
     measured,
+    out_path,
     read_shape,
     together,
     usage,
@@ -41,7 +42,9 @@ def compile_(
         typer.Option(
             "-o",
             "--out",
-            help="Where to write, for C a folder; standard output if absent.",
+            metavar="PATH",
+            parser=out_path,
+            help="Where to write, for C and CUDA a folder; standard output if absent.",
         ),
     ] = None,
     define: Defines = None,

@@ -138,6 +138,14 @@ def read_shape(text: str, dims: Iterable[str] = ()) -> dict[str, int]:
     return found
 
 
+def out_path(text: str) -> Path:
+    """Where to write; an empty text, which a variable of a shell that is not set gives, would be
+    the current folder."""
+    if not text:
+        raise typer.BadParameter("it is empty; . is the current folder")
+    return Path(text)
+
+
 def writable(path: Path, force: bool) -> None:
     if not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {path.parent}")

@@ -42,7 +42,10 @@ def calibrate(
     ] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Remove what is kept.")] = False,
 ) -> None:
-    """Measure the constants of this machine for `--machine local`."""
+    """Measure the constants of this machine for `--machine local`.
+
+    A rate that is under a tenth of what such a processor does is not kept, the others are; the exit
+    code is 1 then."""
     from lacc.runtime import entries, machines
     from lacc.runtime.caching import BuildError
     from lacc.tuning import calibrate as probing
@@ -51,6 +54,7 @@ def calibrate(
         with _kept("remove"):
             report.say(f"{entries.forget(machines.KIND)} removed from {_folder(machines.KIND)}")
         return
+    doubtful = False
     for name in ("numpy", "c") if target == "all" else (target,):
         try:
             if show:
@@ -64,16 +68,19 @@ def calibrate(
             raise LaccError([error("LA0702", None, name=name, reason=str(problem))]) from None
         report.say(f"{name} on {where}\n{_constants(name, machine)}\n")
         if slow := probing.doubtful(name, machine):
+            doubtful = True
             report.complain(
-                f"warning: not kept: {slow} is under a tenth of what such a processor does; "
-                "others have it, or threads of NumPy's BLAS wait for one another"
+                f"warning: {name}: {', '.join(slow)} not kept but as declared, under a tenth of "
+                "what such a processor does: others have it, or threads of NumPy's BLAS wait for "
+                "one another"
             )
             report.complain("  = help: try again when it is idle, or with OPENBLAS_NUM_THREADS=1")
-            raise typer.Exit(1)
         with _kept("keep"):
-            probing.keep(name, machine)
+            probing.keep(name, probing.sound(name, machine))
     if not show:
         report.say('plans take these with --machine local, or machine="local" in Python')
+    if doubtful:
+        raise typer.Exit(1)
 
 
 UNITS = {

@@ -161,10 +161,17 @@ def _far() -> Any:
     return np.zeros(max(16 << 20, min(caches().get("L3", 0) // 2, 32 << 20)), np.float32)
 
 
-def doubtful(target: str, machine: Machine) -> str:
-    """The rate that no idle machine is so far below the declared one of its family with, or ""."""
+def doubtful(target: str, machine: Machine) -> tuple[str, ...]:
+    """The rates that no idle machine is so far below the declared ones of its family with."""
     known = MACHINES[target][family()]
-    return next((name for name in RATES if getattr(machine, name) < getattr(known, name) / 10), "")
+    return tuple(n for n in RATES if getattr(machine, n) < getattr(known, n) / 10)
+
+
+def sound(target: str, machine: Machine) -> Machine:
+    """A machine whose doubtful rates are the declared ones of its family."""
+    known = MACHINES[target][family()]
+    rates = {name: getattr(known, name) for name in doubtful(target, machine)}
+    return replace(machine, **rates)
 
 
 def keep(target: str, machine: Machine) -> None:

@@ -12,6 +12,7 @@ struct spread {
     static constexpr int ACROSS = across_of((C + 3) / 4), DOWN = THREADS / ACROSS;
     static constexpr int PIECES = (C + 4 * ACROSS - 1) / (4 * ACROSS), WIDE = 4 * PIECES;
     static constexpr int TURNS = (R + DOWN - 1) / DOWN, EACH = TURNS * WIDE;
+    static constexpr int UNROLL = EACH <= 128 ? EACH : 1; /* of loops over entries: registers, or local memory */
 
     /* The row and column of entry e of this thread, and whether there are these. */
     static __device__ __forceinline__ int row(int e) {
@@ -48,7 +49,7 @@ INLINE void take_spread(real (&out)[W::EACH], void *raw, const T *x, const T *ne
     four<T> *const sent = (four<T> *)raw;
     const bool fours = by_fours(x, row_step, step, columns);
     wait_groups<0>();
-#pragma unroll
+#pragma unroll W::UNROLL
     for (int e = 0; e < W::EACH; e += 4) {
         const T *const at = x + (W::row(e) * row_step + W::column(e) * step);
         if (!x || !W::holds(e, rows, columns)) {
@@ -61,7 +62,7 @@ INLINE void take_spread(real (&out)[W::EACH], void *raw, const T *x, const T *ne
         }
     }
     if (x && raw && next && fours)
-#pragma unroll
+#pragma unroll W::UNROLL
         for (int e = 0; e < W::EACH; e += 4) {
             const T *const at = next + (W::row(e) * row_step + W::column(e));
             if (!W::holds(e, rows, columns)) continue;
@@ -76,7 +77,7 @@ template <class W, class T>
 INLINE void store_spread(T *x, int64_t row_step, int64_t step, const real (&in)[W::EACH], int rows, int columns) {
     if (!x) return;
     const bool fours = by_fours(x, row_step, step, columns);
-#pragma unroll
+#pragma unroll W::UNROLL
     for (int e = 0; e < W::EACH; e += 4) {
         T *const at = x + (W::row(e) * row_step + W::column(e) * step);
         if (!W::holds(e, rows, columns)) continue;
@@ -122,7 +123,7 @@ INLINE real add_across(real sum) {
 /* Blocks of a kernel that a multiprocessor has room for: of so many bytes of shared memory, whose threads keep so many
    entries of matrices in registers. */
 ROOM int together(int64_t shared, int kept) {
-    const int64_t near = (SHARED_LIMIT + 1024) / (shared + 1024), far = 65536 / (THREADS * ((kept + 95) / 8 * 8));
+    const int64_t near = (SHARED_LIMIT + 1024) / (shared + 1024), far = 65536 / (THREADS * ((kept + 105) / 8 * 8));
     const int64_t least = near < far ? near : far;
     return least < 1 ? 1 : least > 8 ? 8 : (int)least;
 }
