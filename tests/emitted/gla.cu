@@ -102,7 +102,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_fused_0(const gla_f
     store_tile(S_ended_at, V, 1, S, K, V_here);
 }
 
-#ifndef __CUDACC_RTC__
+/* Bytes of shared and of global memory of a block; blocks that a multiprocessor runs at once, of a
+   kernel whose blocks take programs in turn, else 0. */
+#ifdef __CUDACC_RTC__
+extern "C" __device__ long long gla_fused_0_needs[3] = {tiles().shared, tiles().scratch, 0};
+#else
 extern "C" int64_t gla_fused_0_shared(void)
 {
     return tiles().shared;
@@ -112,6 +116,12 @@ extern "C" int64_t gla_fused_0_scratch(void)
 {
     return tiles().scratch;
 }
+
+extern "C" int64_t gla_fused_0_together(void)
+{
+    return 0;
+}
+
 
 extern "C" int gla_fused_0_launch(const gla_fused_0_args *a, int64_t programs, int64_t blocks, void *stream)
 {
@@ -200,7 +210,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0a(const gl
     store_tile(S_ended_at, 0, 1, S, 1, K_here * V);
 }
 
-#ifndef __CUDACC_RTC__
+/* Bytes of shared and of global memory of a block; blocks that a multiprocessor runs at once, of a
+   kernel whose blocks take programs in turn, else 0. */
+#ifdef __CUDACC_RTC__
+extern "C" __device__ long long gla_forward_0a_needs[3] = {tiles().shared, tiles().scratch, 0};
+#else
 extern "C" int64_t gla_forward_0a_shared(void)
 {
     return tiles().shared;
@@ -210,6 +224,12 @@ extern "C" int64_t gla_forward_0a_scratch(void)
 {
     return tiles().scratch;
 }
+
+extern "C" int64_t gla_forward_0a_together(void)
+{
+    return 0;
+}
+
 
 extern "C" int gla_forward_0a_launch(const gla_forward_0a_args *a, int64_t programs, int64_t blocks, void *stream)
 {
@@ -295,7 +315,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0b(const gl
     store_tile(o_at + row * (H * V), H * V, 1, o, C, V);
 }
 
-#ifndef __CUDACC_RTC__
+/* Bytes of shared and of global memory of a block; blocks that a multiprocessor runs at once, of a
+   kernel whose blocks take programs in turn, else 0. */
+#ifdef __CUDACC_RTC__
+extern "C" __device__ long long gla_forward_0b_needs[3] = {tiles().shared, tiles().scratch, 0};
+#else
 extern "C" int64_t gla_forward_0b_shared(void)
 {
     return tiles().shared;
@@ -305,6 +329,12 @@ extern "C" int64_t gla_forward_0b_scratch(void)
 {
     return tiles().scratch;
 }
+
+extern "C" int64_t gla_forward_0b_together(void)
+{
+    return 0;
+}
+
 
 extern "C" int gla_forward_0b_launch(const gla_forward_0b_args *a, int64_t programs, int64_t blocks, void *stream)
 {
@@ -408,7 +438,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0a(const g
     store_tile(S_dbegun_at, 0, 1, dS, 1, K_here * V);
 }
 
-#ifndef __CUDACC_RTC__
+/* Bytes of shared and of global memory of a block; blocks that a multiprocessor runs at once, of a
+   kernel whose blocks take programs in turn, else 0. */
+#ifdef __CUDACC_RTC__
+extern "C" __device__ long long gla_backward_0a_needs[3] = {tiles().shared, tiles().scratch, 0};
+#else
 extern "C" int64_t gla_backward_0a_shared(void)
 {
     return tiles().shared;
@@ -418,6 +452,12 @@ extern "C" int64_t gla_backward_0a_scratch(void)
 {
     return tiles().scratch;
 }
+
+extern "C" int64_t gla_backward_0a_together(void)
+{
+    return 0;
+}
+
 
 extern "C" int gla_backward_0a_launch(const gla_backward_0a_args *a, int64_t programs, int64_t blocks, void *stream)
 {
@@ -609,7 +649,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0b(const g
     store_tile(moved(dv_at, row * (H * V)), H * V, 1, dv, C, V);
 }
 
-#ifndef __CUDACC_RTC__
+/* Bytes of shared and of global memory of a block; blocks that a multiprocessor runs at once, of a
+   kernel whose blocks take programs in turn, else 0. */
+#ifdef __CUDACC_RTC__
+extern "C" __device__ long long gla_backward_0b_needs[3] = {tiles().shared, tiles().scratch, 0};
+#else
 extern "C" int64_t gla_backward_0b_shared(void)
 {
     return tiles().shared;
@@ -619,6 +663,12 @@ extern "C" int64_t gla_backward_0b_scratch(void)
 {
     return tiles().scratch;
 }
+
+extern "C" int64_t gla_backward_0b_together(void)
+{
+    return 0;
+}
+
 
 extern "C" int gla_backward_0b_launch(const gla_backward_0b_args *a, int64_t programs, int64_t blocks, void *stream)
 {
@@ -634,89 +684,123 @@ namespace forward_token {
 
 [[maybe_unused]] constexpr int K = D_K, V = D_V, L = CHUNK_L;
 constexpr int V_most = BLOCK < V ? BLOCK : V;
+typedef spread<K, V_most> by_K_V;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
-ROOM placement<7> tiles()
+ROOM placement<9> tiles()
 {
-    return placed<7>({
-        {K * V_most, 0, 7}, /* S */
+    return placed<9>({
         {K, 1, 2}, /* g */
         {K, 1, 3}, /* k */
         {V_most, 1, 3}, /* v */
+        {K, 1, 3}, /* q */
         {K, 2, 3}, /* alpha */
-        {V_most, 4, 5}, /* product2 */
-        {V_most, 5, 6}, /* o */
-    });
+        {V_most, 3, 4}, /* product2 */
+        {V_most, 4, 5}, /* o */
+        {WARPS * V_most, 3, 3}, /* work */
+        {by_K_V::EACH * THREADS * sizeof(element<T_S_begun>::type) / sizeof(real), 0, 7, true}, /* S_raw */
+    }, 0);
 }
 
 /* o, S_start, token after token carrying S. */
-extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_token(const gla_forward_token_args a)
+extern "C" __global__ void __launch_bounds__(THREADS, together(tiles().shared, by_K_V::EACH)) gla_forward_token(const gla_forward_token_args a)
 {
     constexpr auto lies = tiles();
-    real *const S = lies.tile(0, a.arena);
-    real *const g = lies.tile(1, a.arena);
-    real *const k = lies.tile(2, a.arena);
-    real *const v = lies.tile(3, a.arena);
+    real *const g = lies.tile(0, a.arena);
+    real *const k = lies.tile(1, a.arena);
+    real *const v = lies.tile(2, a.arena);
+    real *const q = lies.tile(3, a.arena);
     real *const alpha = lies.tile(4, a.arena);
     real *const product2 = lies.tile(5, a.arena);
     real *const o = lies.tile(6, a.arena);
+    real *const work = lies.tile(7, a.arena);
+    real *const S_raw = lies.spare(8);
     real power;
-    const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
-    const int64_t sequence = program / H;
-    const auto its = sequence_at(sequence, a.T, a.cu, a.firsts);
-    const int64_t begin_row = a.state_rows ? a.state_rows[sequence] : sequence;
-    const int64_t end_row = a.INTO ? begin_row : sequence;
-    const int64_t from = blockIdx.y * (int64_t)V_most;
-    const int V_here = V % V_most == 0 ? V_most : least(V_most, V - (int)from);
-    auto *const g_at = entries<T_g>(a.g, its.batch * a.g_b + head * a.g_h);
-    auto *const k_at = entries<T_k>(a.k, its.batch * a.k_b + head * a.k_h);
-    auto *const v_at = entries<T_v>(a.v, its.batch * a.v_b + head * a.v_h + from * a.v_0);
-    auto *const q_at = entries<T_q>(a.q, its.batch * a.q_b + head * a.q_h);
-    auto *const S_begun_at = entries<T_S_begun>(a.S_begun, (begin_row * H + head) * K * V + from);
-    auto *const o_at = entries<T_o>(a.o, head * V + from);
-    auto *const S_start_at = entries<T_S_start>(a.S_start, from);
-    auto *const S_ended_at = entries<T_S_ended>(a.S_ended, (end_row * H + head) * K * V + from);
-    // o = K**-0.5 * S[t].T @ q
-    power = f_pow((real)(K), R(-0.5));
-    load_tile(S, S_begun_at, V, 1, K, K, V_here);
-    barrier();
-    for (int64_t step = 0; step < its.tokens; step++) {
-        [[maybe_unused]] const int64_t chunk = its.chunk + step / L;
-        [[maybe_unused]] const int64_t place = step, token = its.first + place;
-        [[maybe_unused]] const int64_t row = its.batch * a.T + token;
-        if (step % L == 0) {
-            store_tile(moved(S_start_at, (chunk * H + head) * (K * V)), V, 1, S, K, V_here);
-        }
-        load_tile(g, g_at + token * a.g_t, 0, a.g_0, 1, 1, K);
-        load_tile(k, k_at + token * a.k_t, 0, a.k_0, 1, 1, K);
-        load_tile(v, v_at + token * a.v_t, 0, a.v_0, 1, 1, V_here);
-        barrier();
-        // gate α = exp(g)
-        for (int i = threadIdx.x; i < K; i += THREADS) {
-            alpha[i] = f_exp(g[i]);
-        }
-        barrier();
-        // S[t] = diag(α) @ S[t-1] + k @ v.T
-        for (int i = threadIdx.x; i < K * V_here; i += THREADS) {
-            const int i_K = i / V_here;
-            const int i_V = i % V_here;
-            S[i] = alpha[i_K] * S[i] + k[i_K] * v[i_V];
-        }
-        barrier();
-        gemm(1, V_here, K, q_at + token * a.q_t, 0, a.q_0, S, V_here, 1, product2, 0, 1, WHOLE, 0);
-        barrier();
+    real S[by_K_V::EACH];
+    const int64_t programs = a.N * a.H;
+    for (int64_t program = blockIdx.x + a.program0; program < programs; program += gridDim.x) {
+        const int64_t H = a.H, head = program % H, next = program + gridDim.x;
+        const bool first = program == blockIdx.x + a.program0, more = next < programs;
+        const int64_t sequence = program / H;
+        const auto its = sequence_at(sequence, a.T, a.cu, a.firsts);
+        const int64_t begin_row = a.state_rows ? a.state_rows[sequence] : sequence;
+        const int64_t end_row = a.INTO ? begin_row : sequence;
+        const int64_t from = blockIdx.y * (int64_t)V_most;
+        const int V_here = V % V_most == 0 ? V_most : least(V_most, V - (int)from);
+        /* states from those of this program to those of the next one */
+        const int64_t next_row = !more ? begin_row : a.state_rows ? a.state_rows[next / H] : next / H;
+        const int64_t ahead = (next_row - begin_row) * H + next % H - head;
+        auto *const g_at = entries<T_g>(a.g, its.batch * a.g_b + head * a.g_h);
+        auto *const k_at = entries<T_k>(a.k, its.batch * a.k_b + head * a.k_h);
+        auto *const v_at = entries<T_v>(a.v, its.batch * a.v_b + head * a.v_h + from * a.v_0);
+        auto *const q_at = entries<T_q>(a.q, its.batch * a.q_b + head * a.q_h);
+        auto *const S_begun_at = entries<T_S_begun>(a.S_begun, (begin_row * H + head) * K * V + from);
+        auto *const o_at = entries<T_o>(a.o, head * V + from);
+        auto *const S_start_at = entries<T_S_start>(a.S_start, from);
+        auto *const S_ended_at = entries<T_S_ended>(a.S_ended, (end_row * H + head) * K * V + from);
         // o = K**-0.5 * S[t].T @ q
-        for (int i = threadIdx.x; i < V_here; i += THREADS) {
-            o[i] = power * product2[i];
+        power = f_pow((real)(K), R(-0.5));
+        take_spread<by_K_V>(S, S_raw, S_begun_at, more ? moved(S_begun_at, ahead * (K * V)) : nullptr, V, 1, K, V_here, first);
+        for (int64_t step = 0; step < its.tokens; step++) {
+            [[maybe_unused]] const int64_t chunk = its.chunk + step / L;
+            [[maybe_unused]] const int64_t place = step, token = its.first + place;
+            [[maybe_unused]] const int64_t row = its.batch * a.T + token;
+            if (step % L == 0) {
+                store_spread<by_K_V>(moved(S_start_at, (chunk * H + head) * (K * V)), V, 1, S, K, V_here);
+            }
+            load_tile(g, g_at + token * a.g_t, 0, a.g_0, 1, 1, K);
+            load_tile(k, k_at + token * a.k_t, 0, a.k_0, 1, 1, K);
+            load_tile(v, v_at + token * a.v_t, 0, a.v_0, 1, 1, V_here);
+            load_tile(q, q_at + token * a.q_t, 0, a.q_0, 1, 1, K);
+            barrier();
+            // gate α = exp(g)
+            for (int i = threadIdx.x; i < K; i += THREADS) {
+                alpha[i] = f_exp(g[i]);
+            }
+            barrier();
+            // S[t] = diag(α) @ S[t-1] + k @ v.T
+            #pragma unroll by_K_V::UNROLL
+            for (int e = 0; e < by_K_V::EACH; e++) {
+                if (!by_K_V::holds(e, K, V_here)) continue;
+                const int i_K = by_K_V::row(e);
+                const int i_V = by_K_V::column(e);
+                S[e] = alpha[i_K] * S[e] + k[i_K] * v[i_V];
+            }
+            {
+                real part[by_K_V::WIDE] = {};
+                #pragma unroll by_K_V::UNROLL
+                for (int e = 0; e < by_K_V::EACH; e++) {
+                    if (!by_K_V::holds(e, K, V_here)) continue;
+                    const int i_K = by_K_V::row(e);
+                    part[e % by_K_V::WIDE] += q[i_K] * S[e];
+                }
+                add_down<by_K_V>(work, V_here, part);
+                barrier();
+                for (int i = threadIdx.x; i < V_here; i += THREADS) {
+                    const int i_V = i;
+                    product2[i_V] = of_warps(work, V_here, i_V);
+                }
+            }
+            barrier();
+            // o = K**-0.5 * S[t].T @ q
+            for (int i = threadIdx.x; i < V_here; i += THREADS) {
+                o[i] = power * product2[i];
+            }
+            barrier();
+            store_tile(o_at + row * (H * V), 0, 1, o, 1, V_here);
+            barrier();
         }
         barrier();
-        store_tile(o_at + row * (H * V), 0, 1, o, 1, V_here);
+        store_spread<by_K_V>(S_ended_at, V, 1, S, K, V_here);
         barrier();
     }
-    store_tile(S_ended_at, V, 1, S, K, V_here);
 }
 
-#ifndef __CUDACC_RTC__
+/* Bytes of shared and of global memory of a block; blocks that a multiprocessor runs at once, of a
+   kernel whose blocks take programs in turn, else 0. */
+#ifdef __CUDACC_RTC__
+extern "C" __device__ long long gla_forward_token_needs[3] = {tiles().shared, tiles().scratch, together(tiles().shared, by_K_V::EACH)};
+#else
 extern "C" int64_t gla_forward_token_shared(void)
 {
     return tiles().shared;
@@ -726,6 +810,12 @@ extern "C" int64_t gla_forward_token_scratch(void)
 {
     return tiles().scratch;
 }
+
+extern "C" int64_t gla_forward_token_together(void)
+{
+    return together(tiles().shared, by_K_V::EACH);
+}
+
 
 extern "C" int gla_forward_token_launch(const gla_forward_token_args *a, int64_t programs, int64_t blocks, void *stream)
 {
@@ -933,7 +1023,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_token(cons
     store_tile(S_dbegun_at, 0, 1, dS, 1, K * V);
 }
 
-#ifndef __CUDACC_RTC__
+/* Bytes of shared and of global memory of a block; blocks that a multiprocessor runs at once, of a
+   kernel whose blocks take programs in turn, else 0. */
+#ifdef __CUDACC_RTC__
+extern "C" __device__ long long gla_backward_token_needs[3] = {tiles().shared, tiles().scratch, 0};
+#else
 extern "C" int64_t gla_backward_token_shared(void)
 {
     return tiles().shared;
@@ -943,6 +1037,12 @@ extern "C" int64_t gla_backward_token_scratch(void)
 {
     return tiles().scratch;
 }
+
+extern "C" int64_t gla_backward_token_together(void)
+{
+    return 0;
+}
+
 
 extern "C" int gla_backward_token_launch(const gla_backward_token_args *a, int64_t programs, int64_t blocks, void *stream)
 {
