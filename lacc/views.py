@@ -161,17 +161,25 @@ def of_figures(figures: Figures) -> str:
     head = f"{figures.spec} for {figures.architecture.name}, {figures.dtype} inputs: {sizes}\n"
     head += f"compiled by {figures.compiler} and read off the binaries: nothing has run"
     parts = [head]
+    launches = [launch for call in figures.calls for launch in call.launches]
+    unknown = {launch.unknown for launch in launches} - {""}
+    counted = bool(unknown) or any(launch.issued is not None for launch in launches)
+    header = FIGURES if counted else FIGURES[:-1]
     for call in figures.calls:
-        rows = [of_launch(launch) for launch in call.launches]
-        parts.append(f"{call.name}: {of_call(call)}\n{table(FIGURES, rows)}")
-    parts.append(
+        rows = [of_launch(launch)[: len(header)] for launch in call.launches]
+        parts.append(f"{call.name}: {of_call(call)}\n{table(header, rows)}")
+    legend = (
         "spill: bytes of a thread in local memory. read, written (modelled): the tensors behind\n"
-        "loads and stores of a launch, each once. issue (modelled): instructions as often as the\n"
-        f"loops around them run, every branch taken, at {ISSUE} warp instructions a clock on the\n"
-        f"busiest of {MULTIPROCESSORS} multiprocessors at {CLOCK / 1e9:g} GHz; a bound from below, "
-        "not a time."
+        "loads and stores of a launch, each once."
     )
-    unknown = {launch.unknown for call in figures.calls for launch in call.launches} - {""}
+    if counted:
+        legend += (
+            " issue (modelled): instructions as often as the\n"
+            f"loops around them run, every branch taken, at {ISSUE} warp instructions a clock on "
+            f"the\nbusiest of {MULTIPROCESSORS} multiprocessors at {CLOCK / 1e9:g} GHz; a bound "
+            "from below, not a time."
+        )
+    parts.append(legend)
     parts += [f"issue is missing: {why}" for why in sorted(unknown)]
     return "\n\n".join(parts)
 

@@ -36,9 +36,6 @@ from lacc.static.architectures import Architecture
 from lacc.static.launches import Call, Launch, NotCompiled
 from lacc.static.torch_ops import TorchOps
 
-UNKNOWN = "instructions of CUDA files are not counted, as their loops are not read"
-
-
 @dataclass
 class Measured:
     """What the binary of a kernel shows: registers of a thread, bytes that its registers spill,
@@ -51,6 +48,7 @@ class Measured:
     tensor: dict[str, int]
     shared: int
     scratch: int
+    together: int = 0
 
     def launch(self, arguments: Any, programs: int, blocks: int, device: Any) -> str:
         """Records one launch."""
@@ -74,9 +72,11 @@ class CudaRecorder:
         stock.builder = self
         module["SUPPORT"].everywhere = True
 
-        def launched(kernel: str, run: Any, programs: int, size: int, tensors: Any, n: Any) -> None:
+        def launched(
+            kernel: str, run: Any, programs: int, size: int, tensors: Any, *more: Any
+        ) -> None:
             self._tensors = [x for x in tensors if x is not None]
-            stock(kernel, run, programs, size, tensors, n)
+            stock(kernel, run, programs, size, tensors, *more)
 
         module["launched"] = launched
         if "ATTENTION" in module:
@@ -122,6 +122,7 @@ class CudaRecorder:
             binary.tensor_instructions(texts),
             loaded.shared,
             loaded.scratch,
+            loaded.together,
         )
 
     def add(self, kernel: Measured, programs: int, blocks: int) -> None:
@@ -149,7 +150,6 @@ class CudaRecorder:
                 read=moved["read"],
                 written=moved["written"],
                 issued=None,
-                unknown=UNKNOWN,
             )
         )
 
