@@ -50,7 +50,7 @@ CLASSES: dict[str, dict[str, int]] = {
 }
 REGISTERS = ("linear_transformer", "simple_gla", "gla", "gated_deltanet", "rwkv7", "kda", "mamba2")
 REGISTERS += ("mlstm", "gsa", "mom")
-QUICK = ("gla", "gated_deltanet", "mamba2")
+QUICK = ("gated_deltanet", "mamba2")
 
 
 @pytest.fixture(params=["one block", "a block each"])

@@ -165,6 +165,18 @@ def test_programs_come_in_waves_where_scratch_memory_is_large() -> None:
     assert fake.launches == [(0, 4, 1), (4, 2, 1)]
 
 
+def test_blocks_that_take_programs_in_turn_are_as_many_as_run_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = Fake()
+    module = placed(fake)
+    monkeypatch.setitem(module, "multiprocessors", lambda device: 2)
+    for fake.together, fake.scratch, blocks in ((2, 0, 4), (9, 0, B * H), (9, 1 << 26, 4)):
+        module["leaky"](**given())
+        assert fake.launches.pop() == (0, blocks, 1)
+        assert not fake.launches
+
+
 # ---- what cannot be
 
 

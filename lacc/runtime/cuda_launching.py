@@ -97,10 +97,10 @@ class Launcher:
                 built = self._alike(key) or self._built(kernel, run, block, types)
                 self.built[key] = built
         blocks = -(-size // block) if block else 1
-        if built.together:
-            programs = min(programs, max(1, run.sms * built.together // blocks))
         each = built.scratch * blocks
         wave = min(programs, GRID, max(1, ROOM // each) if each else GRID)
+        if built.together:
+            programs = wave = min(wave, max(1, run.sms * built.together // blocks))
         arena = None
         if each:
             arena = torch.empty(wave * each, dtype=torch.uint8, device=run.device)

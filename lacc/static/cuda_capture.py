@@ -36,6 +36,7 @@ from lacc.static.architectures import Architecture
 from lacc.static.launches import Call, Launch, NotCompiled
 from lacc.static.torch_ops import TorchOps
 
+
 @dataclass
 class Measured:
     """What the binary of a kernel shows: registers of a thread, bytes that its registers spill,
