@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import cuda_cases
@@ -16,42 +13,41 @@ from kernel_cases import EXAMPLES, SCALE
 
 import lacc
 from lacc.runtime import cuda_calls
-from lacc.runtime.cuda_emulation import COMPILER, FLAGS, HEADERS, Emulated, headers
+from lacc.runtime.cuda_emulation import Emulated
 from lacc.verify.cases import Bench, Case
 
-NUMBERED = re.compile(r"emulation::wait_(?:all|warp)\((\d+)\)")
-FUNCTION = re.compile(r"^\S.*?\b(\w+)\((?!.*;$)")
+WAITS = re.compile(r"\b(?:warp_)?barrier\(\);")
+FUNCTION = re.compile(
+    r"^(?:extern|INLINE|DEVICE)\b.*?\b(\w+)\((?:const \w+_args a|(?!THREADS).*[^;])$"
+)
 CHUNK = SCALE.chunk
-SEEN = 1 << 12
-"""Barriers whose needs the emulation knows."""
-LENGTHS = (2 * CHUNK + 5, CHUNK + 1, 1, 0)
-"""Tokens of calls: chunks of which the last is short, one of a single token, none."""
+LINES = 1 << 14
+"""Lines of a file whose barriers the emulation keeps account of."""
+CALLS = (
+    *((2 * CHUNK + 5, "float32"), (CHUNK + 1, "float32"), (1, "float32"), (0, "float32")),
+    (2 * CHUNK + 5, "bfloat16"),
+)
+"""Tokens and dtypes of calls: chunks of which the last is short, one of a single token, none."""
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """A barrier of a file: the function that it is in, its number, and the statement behind it."""
+    """A barrier of a file: the function that it is in, its line, and the statement behind it."""
 
     function: str
-    number: int
+    line: int
     behind: str
 
 
-def barriers(name: str, files: Mapping[str, str]) -> Iterator[Barrier]:
-    """The barriers of a file, as the preprocessor numbers them."""
-    with tempfile.TemporaryDirectory() as folder:
-        room = Path(folder)
-        for file, text in (*files.items(), *headers().items()):
-            (room / file).write_text(text)
-        flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
-        command = [COMPILER, *flags, "-E", "-P", "-include", HEADERS[0], f"{name}.cu"]
-        done = subprocess.run(command, cwd=room, capture_output=True, text=True, check=True)
-    lines, function = done.stdout.splitlines(), ""
-    for line, after in zip(lines, [*lines[1:], ""]):
+def barriers(source: str) -> Iterator[Barrier]:
+    """The barriers of a file."""
+    lines, function = source.splitlines(), ""
+    for number, line in enumerate(lines, 1):
         if found := FUNCTION.match(line):
-            function = found[1].removeprefix(f"{name}_")
-        for number in NUMBERED.findall(line):
-            yield Barrier(function, int(number), after.strip())
+            function = found[1]
+        if WAITS.search(line) and not line.startswith("#"):
+            behind = (x.strip() for x in lines[number:] if not x.strip().startswith("//"))
+            yield Barrier(function, number, next(behind))
 
 
 class Watched(Emulated):
@@ -71,7 +67,7 @@ class Trial:
 
     def __init__(self, name: str, sizes: Sequence[Mapping[str, int]]) -> None:
         self.builder = Watched()
-        self.calls: list[tuple[Any, Bench, str, int]] = []
+        self.calls: list[tuple[Any, Bench, str, int, str]] = []
         for dims in sizes:
             spec = lacc.load(EXAMPLES / f"{name}.la", dims)
             bench = Bench(spec, lacc.compile(spec, "reference"), SCALE)
@@ -81,19 +77,20 @@ class Trial:
                     continue
                 modes = [m for m in ("chunk", "recurrent") if m in kernel.modes]
                 some = [
-                    (kernel, bench, mode, T)
+                    (kernel, bench, mode, *call)
                     for mode in (modes if way == "fused" else modes[:1])
-                    for T in LENGTHS
+                    for call in CALLS
                 ]
                 with cuda_cases.launched(way), cuda_calls.emulated(self.builder):
                     assert not self.fault(*some[0])  # loads it
                 self.calls += some
         self.machine = self.builder.machine
-        self.barriers = [*barriers(name, kernel.files)]
+        self.barriers = [*barriers(kernel.source)]
 
-    def fault(self, kernel: Any, bench: Bench, mode: str, T: int) -> str:
+    def fault(self, kernel: Any, bench: Bench, mode: str, T: int, dtype: str) -> str:
         """What goes wrong in a call and its gradients."""
-        case = Case(T=T, started=not bench.reference.signature.no_initial, seed=1, dtype="float32")
+        started = not bench.reference.signature.no_initial
+        case = Case(T=T, started=started, seed=1, dtype=dtype)
         options = {"mode": mode} | ({"chunk": CHUNK} if mode == "chunk" else {})
         try:
             bench.run(kernel, case, bench.arrays(case), options)
@@ -102,18 +99,18 @@ class Trial:
         return ""
 
     def needed(self) -> set[int]:
-        """The numbers of barriers that alone order two accesses, in some call."""
+        """The lines of barriers that alone order two accesses, in some call."""
         found = self.machine["emulation_needed"]
-        found.restype = ctypes.POINTER(ctypes.c_bool * SEEN)
+        found.restype = ctypes.POINTER(ctypes.c_bool * LINES)
         flags = found().contents
-        flags[:] = [False] * SEEN
+        flags[:] = [False] * LINES
         for call in self.calls:
             assert not self.fault(*call)
-        return {number for number, is_needed in enumerate(flags) if is_needed}
+        return {line for line, alone in enumerate(flags) if alone}
 
-    def caught(self, number: int) -> bool:
+    def caught(self, line: int) -> bool:
         """Whether a call fails without a barrier."""
-        self.machine.emulation_skip(number)
+        self.machine.emulation_skip(line)
         try:
             return any(self.fault(*call) for call in self.calls)
         finally:
@@ -123,5 +120,5 @@ class Trial:
         """How many barriers some functions have, and those that order nothing in any call."""
         some = [b for b in self.barriers if functions(b.function)]
         needed = self.needed()
-        rest = [b for b in some if b.number not in needed]
-        return len(some), [b for b in rest if not self.caught(b.number)]
+        rest = [b for b in some if b.line not in needed]
+        return len(some), [b for b in rest if not self.caught(b.line)]

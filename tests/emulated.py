@@ -29,6 +29,8 @@ FLAGS = (
     "-std=c++17 -O1 -g0 -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-unused-function "
     "-shared -fPIC"
 )
+LINES = 1 << 14
+"""Lines of a file whose barriers the emulation keeps account of."""
 ORDERS = {"ascending": 0, "descending": 1, "shuffled": 2}
 POINTERS, NUMBERS = 16, 24
 HEAD = f"""
@@ -44,13 +46,20 @@ HOST = """
 """
 
 
+def pieces(names: Sequence[str] = NAMES) -> str:
+    """The text of pieces, which a source begins with."""
+    return "\n".join((PIECES / f"{name}.cuh").read_text() for name in names)
+
+
+def barriers(text: str) -> list[int]:
+    """The lines of a text that have a barrier."""
+    return [n for n, line in enumerate(text.splitlines(), 1) if re.search(r"barrier\(\);", line)]
+
+
 def source(kernels: str, names: Sequence[str] = NAMES) -> str:
-    """The text of a .cu file: pieces, how many barriers they have, kernels, and how each is
-    launched."""
+    """The text of a .cu file: pieces, kernels, and how each is launched."""
     runs = " ".join(f"RUN({name})" for name in re.findall(r"^[A-Z]+\((\w+)", kernels, re.M))
-    parts = [f'#include "{PIECES / name}.cuh"' for name in names]
-    count = '#ifdef LACC_EMULATED\nextern "C" int barriers() { return __COUNTER__; }\n#endif'
-    return "\n".join((*parts, count, HEAD, kernels, HOST, runs, ""))
+    return "\n".join((pieces(names), HEAD, kernels, HOST, runs, ""))
 
 
 def built(
@@ -88,6 +97,12 @@ class Emulated:
     def order(self, name: str) -> None:
         """The order of threads from now on."""
         self.library.emulation_order(ORDERS[name], 1)
+
+    def needed(self) -> Any:
+        """Whether the barrier in each line has alone ordered accesses so far."""
+        found = self.library.emulation_needed
+        found.restype = ctypes.POINTER(ctypes.c_bool * LINES)
+        return found().contents
 
     def launch(
         self, name: str, pointers: Sequence[Any], numbers: Sequence[int] = (), blocks: int = 1

@@ -70,7 +70,7 @@ KERNEL(numbered, if (threadIdx.x == 0) {
     p[0][blockIdx.x] = float(blockIdx.x + 100 * gridDim.x + 10000 * (blockDim.x == THREADS));
     p[1][0] = float(threadIdx.x); } else p[1][0] = float(threadIdx.x);)
 KERNEL(ended, if (threadIdx.x < 5) return; barrier();)
-KERNEL(parted, if (threadIdx.x < 64) { barrier(); } else { barrier(); })
+KERNEL(parted, if (threadIdx.x < 64) one_barrier(); else other_barrier();)
 KERNEL(alone, if (threadIdx.x != 3) across(1.0f, 1);)
 KERNEL(unlike, uint32_t out[4];
     if (threadIdx.x < 3) across(1.0f, 1); else load_matrices(out, shared_memory());)
@@ -91,6 +91,12 @@ KERNEL(warps, float *all = (float *)shared_memory();
 KERNEL(outputs, p[0][threadIdx.x / n[0] + n[1] * blockIdx.x] = 1;)
 KERNEL(inputs, p[0][blockIdx.x * THREADS + threadIdx.x] = p[1][threadIdx.x / n[0]];)
 KERNEL(halves, ((uint16_t *)p[0])[threadIdx.x] = (uint16_t)threadIdx.x;)
+KERNEL(stirred, float *all = (float *)shared_memory();
+    all[threadIdx.x] = 1;
+    one_barrier();
+    all[threadIdx.x ^ n[0]] = 2;
+    other_barrier();
+    all[threadIdx.x ^ n[1]] = 3;)
 KERNEL(sent, unsigned char *at = shared_memory() + 16 * threadIdx.x;
     copy_later<16>(at, p[1] + 4 * threadIdx.x);
     end_group();
@@ -102,6 +108,12 @@ KERNEL(sent, unsigned char *at = shared_memory() + 16 * threadIdx.x;
 KERNEL(loaded, chunks(shared_memory() + 16 * (threadIdx.x ^ n[0]), n[1]);)
 """
 HELPERS = """
+INLINE void one_barrier() {
+    barrier();
+}
+INLINE void other_barrier() {
+    barrier();
+}
 INLINE void chunks(unsigned char *at, int64_t waits) {
     *(float *)at = 1;
     if (waits) warp_barrier();
@@ -109,21 +121,20 @@ INLINE void chunks(unsigned char *at, int64_t waits) {
     load_matrices(out, shared_memory() + 16 * threadIdx.x);
 }
 """
+SOURCE = emulated.source(HELPERS + KERNELS, ("primitives",))
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> emulated.Emulated:
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler")
-    text = emulated.source(HELPERS + KERNELS, ("primitives",))
-    return emulated.built(tmp_path_factory.mktemp("emulation"), text, {"THREADS": 128}, ())
+    return emulated.built(tmp_path_factory.mktemp("emulation"), SOURCE, {"THREADS": 128}, ())
 
 
 @pytest.fixture(scope="module")
 def watched(machine: emulated.Emulated, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The same, which finds races."""
-    text = emulated.source(HELPERS + KERNELS, ("primitives",))
-    return emulated.built(tmp_path_factory.mktemp("watched"), text, {"THREADS": 128})
+    return emulated.built(tmp_path_factory.mktemp("watched"), SOURCE, {"THREADS": 128})
 
 
 @pytest.fixture(params=list(emulated.ORDERS), autouse=True)
@@ -200,13 +211,13 @@ def test_shared_memory_is_poisoned(machine: emulated.Emulated) -> None:
 
 def test_a_barrier_that_is_left_out_shows(machine: emulated.Emulated) -> None:
     given, out = numbers(128), empty(2, 128)
-    caught = 0
-    for number in range(20):
-        machine.library.emulation_skip(number)
+    caught = []
+    for line in emulated.barriers(SOURCE):
+        machine.library.emulation_skip(line)
         machine.launch("reversed", [out, given])
-        caught += not np.array_equal(out[0], given[::-1])
+        caught += [line] * (not np.array_equal(out[0], given[::-1]))
     machine.library.emulation_skip(-1)
-    assert caught == 1
+    assert len(caught) == 1
 
 
 def test_blocks_and_the_order_of_threads(machine: emulated.Emulated, order: str) -> None:
@@ -292,3 +303,21 @@ def test_launches_follow_each_other(watched: emulated.Emulated) -> None:
     for _ in range(3):
         watched("outputs", [out], [1, 128])
     watched("halves", [out])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "needed"), [((0, 0), ()), ((1, 0), (0, 1)), ((1, 1), (0,)), ((0, 32), (1,))]
+)
+def test_barriers_that_alone_order_accesses_are_known(
+    watched: emulated.Emulated, numbers: list[int], needed: tuple[int, ...]
+) -> None:
+    """And without these alone there are races."""
+    lines = [n for n in emulated.barriers(SOURCE) if SOURCE.splitlines()[n - 1] == "    barrier();"]
+    known = watched.needed()
+    known[:] = [False] * len(known)
+    watched("stirred", [], numbers)
+    assert [n for n, alone in enumerate(known) if alone] == [lines[k] for k in needed]
+    for k, line in enumerate(lines):
+        watched.library.emulation_skip(line)
+        assert (watched.launch("stirred", [], numbers) == 0) == (k not in needed)
+    watched.library.emulation_skip(-1)

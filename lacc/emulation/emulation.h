@@ -4,8 +4,8 @@
 
    What hardware leaves undefined shows: shared memory is NaN when a block starts and is fenced; what is
    copied asynchronously is NaN until it is waited for; barriers and instructions of a warp that not all
-   of its threads reach end the launch with an error, of which emulation_message tells. Barriers are
-   numbered; emulation_skip leaves one out. */
+   of its threads reach end the launch with an error, of which emulation_message tells; so does
+   a race (races.h). A barrier goes by its line; emulation_skip leaves one out. */
 
 #pragma once
 #define LACC_EMULATED
@@ -26,17 +26,18 @@
 #define blockIdx (emulation::all.block)
 #define blockDim (emulation::all.extent)
 #define gridDim (emulation::all.grid)
-#define barrier() emulation::wait_all(__COUNTER__)
-#define warp_barrier() emulation::wait_warp(__COUNTER__)
+#define barrier() emulation::wait_all(__LINE__)
+#define warp_barrier() emulation::wait_warp(__LINE__)
 
 /* That an address of shared memory is one, and aligned. */
 static inline void in_shared(const void *at, int bytes, int aligned, const char *what) {
     const unsigned char *p = (const unsigned char *)at;
     if (p < emulation::all.shared || p + bytes > emulation::all.shared + emulation::all.bytes)
-        emulation::fail("thread %d: %s outside of the %ld bytes of shared memory, at %ld", emulation::number_of(*emulation::all.self), what, (long)emulation::all.bytes,
-             (long)(p - emulation::all.shared));
+        emulation::fail("thread %d: %s outside of the %ld bytes of shared memory, at %ld", threadIdx.x, what,
+                        (long)emulation::all.bytes, (long)(p - emulation::all.shared));
     if ((p - emulation::all.shared) % aligned)
-        emulation::fail("thread %d: %s at %ld, which is no multiple of %d", emulation::number_of(*emulation::all.self), what, (long)(p - emulation::all.shared), aligned);
+        emulation::fail("thread %d: %s at %ld, which is no multiple of %d", threadIdx.x, what, (long)(p - emulation::all.shared),
+                        aligned);
 }
 
 

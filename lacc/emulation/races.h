@@ -22,9 +22,9 @@ ASIDE inline uint32_t later() {
     return ++all.now;
 }
 
-ASIDE inline void pass(waits &waited, int number) {
-    if (number != waited.number) waited.before = waited.since;
-    waited.since = later(), waited.number = number;
+ASIDE inline void pass(waits &waited, int line) {
+    if (line != waited.line) waited.before = waited.since;
+    waited.since = later(), waited.line = line;
 }
 
 /* While one is there, accesses are those of the emulation. */
@@ -41,7 +41,7 @@ struct aside {
 #if defined(__SANITIZE_THREAD__)
 
 enum { READS, WRITES, SENDS, ARRIVES };
-enum { PAGE = 1 << 12, SHARED_GRAIN = 4, GRAIN = 2, TABLE = 1 << 14, BARRIERS = 1 << 12 };
+enum { PAGE = 1 << 12, SHARED_GRAIN = 4, GRAIN = 2, TABLE = 1 << 14, LINES = 1 << 14 };
 
 struct access {
     uint32_t at = 0, block = 0;
@@ -69,7 +69,7 @@ struct shadow {
 };
 
 inline shadow *seen = nullptr;
-inline bool needed[BARRIERS]; /* by number: what accesses have been that it alone orders */
+inline bool needed[LINES]; /* by line: what accesses have been that it alone orders */
 
 ASIDE inline void begin_races() {
     if (!seen || seen->count > 1000 || all.now > 1u << 31) {
@@ -120,7 +120,7 @@ ASIDE inline void order(const access &old, const access &now) {
     const bool together = of_one_warp(old, now) && old.at < warp.since;
     const bool apart = old.at < all.waited.since;
     const waits &by = together ? warp : all.waited;
-    if (together != apart && old.at >= by.before && by.number < BARRIERS) needed[by.number] = true;
+    if (together != apart && old.at >= by.before && by.line < LINES) needed[by.line] = true;
 }
 
 /* Whether a thread does what it did, and nothing was waited for since: what is to be said was said. */
@@ -199,7 +199,7 @@ inline void watch(const thread &, const void *, int, int, const void *) {}
     }
 
 extern "C" {
-/* Whether each barrier alone has ordered accesses so far, by number. */
+/* Whether the barrier in each line alone has ordered accesses so far. */
 __attribute__((used)) inline bool *emulation_needed() {
     return emulation::needed;
 }

@@ -12,21 +12,21 @@ namespace emulation {
 
 /* ---- what threads do together */
 
-inline void wait_all(int number) {
+inline void wait_all(int line) {
     const aside here;
-    if (number == all.skipped) return;
-    all.self->at = AT_BARRIER, all.self->number = number;
+    if (line == all.skipped) return;
+    all.self->at = AT_BARRIER, all.self->line = line;
     leave();
 }
 
 /* An instruction of all lanes of a warp: the last to arrive acts on the slots of all. */
 template <class Act>
-inline slot together(const char *instruction, int number, const slot &mine, const Act &act) {
+inline slot together(const char *instruction, int line, const slot &mine, const Act &act) {
     const aside here;
     const int own = number_of(*all.self), first = own / WARP * WARP;
     warp &w = all.warps[own / WARP];
     w.slots[own % WARP] = mine;
-    all.self->instruction = instruction, all.self->number = number;
+    all.self->instruction = instruction, all.self->line = line;
     if (++w.arrived < WARP) {
         all.self->at = AT_INSTRUCTION;
         leave();
@@ -34,7 +34,7 @@ inline slot together(const char *instruction, int number, const slot &mine, cons
     }
     for (int i = first; i < first + WARP; i++) {
         thread &t = all.threads[i];
-        if (t.instruction != instruction || t.number != number)
+        if (t.instruction != instruction || t.line != line)
             fail("threads %d and %d of a warp are at different instructions, %s and %s", i, own, t.instruction, instruction);
         t.at = READY;
     }
@@ -43,10 +43,10 @@ inline slot together(const char *instruction, int number, const slot &mine, cons
     return w.slots[own % WARP];
 }
 
-inline void wait_warp(int number) {
-    if (number == all.skipped) return;
+inline void wait_warp(int line) {
+    if (line == all.skipped) return;
     warp &own = all.warps[number_of(*all.self) / WARP];
-    together("warp_barrier", number, slot{}, [&own, number](slot *) { pass(own.waited, number); });
+    together("warp_barrier", line, slot{}, [&own, line](slot *) { pass(own.waited, line); });
 }
 
 /* ---- the schedule */
@@ -79,13 +79,13 @@ inline bool at_barrier() {
     bool left = false;
     for (const thread &t : all.threads) {
         if (t.at == AT_INSTRUCTION) describe("thread %d waits in vain for its warp at %s", number_of(t), t.instruction);
-        if (t.at != first.at || (t.at == AT_BARRIER && t.number != first.number)) {
+        if (t.at != first.at || (t.at == AT_BARRIER && t.line != first.line)) {
             const thread &one = t.at == AT_BARRIER ? t : first, &other = t.at == AT_BARRIER ? first : t;
             if (other.at == AT_BARRIER)
-                describe("threads %d and %d wait at different barriers, %d and %d", number_of(one), number_of(other), one.number,
-                         other.number);
+                describe("threads %d and %d wait at different barriers, in lines %d and %d", number_of(one), number_of(other), one.line,
+                         other.line);
             else
-                describe("thread %d waits at barrier %d, but thread %d has ended", number_of(one), one.number, number_of(other));
+                describe("thread %d waits at the barrier in line %d, but thread %d has ended", number_of(one), one.line, number_of(other));
         }
         left = left || t.at == AT_BARRIER;
     }
@@ -107,7 +107,7 @@ inline void run_block() {
             if (all.message[0]) return;
         }
         on = at_barrier();
-        if (on) pass(all.waited, all.threads[0].number);
+        if (on) pass(all.waited, all.threads[0].line);
         for (thread &t : all.threads)
             if (on) t.at = READY;
     }
@@ -179,7 +179,7 @@ __attribute__((used)) inline void emulation_order(int order, int seed) {
 }
 
 /* Leaves a barrier out, none for -1. */
-__attribute__((used)) inline void emulation_skip(int number) {
-    emulation::all.skipped = number;
+__attribute__((used)) inline void emulation_skip(int line) {
+    emulation::all.skipped = line;
 }
 }

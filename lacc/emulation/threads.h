@@ -52,7 +52,7 @@ struct thread {
     emulation::index index;
     state at = READY;
     const char *instruction = "";
-    int number = 0, group = 0; /* of what it waits at; of copies */
+    int line = 0, group = 0; /* of what it waits at; of copies */
     std::vector<copy> copies;
     int depth = 0; /* of calls that it is in, and the one that the kernel has made */
     const void *call = nullptr;
@@ -67,7 +67,7 @@ struct thread {
 /* When threads last waited for one another, at which barrier, and when they last did at another one. */
 struct waits {
     uint32_t since = 0, before = 0;
-    int number = -1;
+    int line = -1;
 };
 
 struct warp {
