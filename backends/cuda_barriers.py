@@ -39,12 +39,14 @@ class Step:
 @dataclass(slots=True)
 class Block:
     """Steps that run any number of times, or on a condition, behind a ``head`` that is the same for
-    all threads. A loop ends with a barrier, and ``waits`` where there is one before it."""
+    all threads. A loop ``waits`` where there is a barrier before it, and ``ends`` with one where
+    memory was touched behind the last one inside."""
 
     head: str
     items: list[Step | Block] = field(default_factory=list)
     loop: bool = True
     waits: bool = False
+    ends: bool = True
 
 
 Items = Sequence[Step | Block]
@@ -70,7 +72,8 @@ def _placed(items: Items, pending: Pending, stretch: int) -> tuple[Pending, int]
             after, _ = _placed(item.items, pending, stretch)
             pending = (*pending, *(t for t in after if t not in pending))
             continue
-        _, inside = _placed(item.items, (), stretch + 1)
+        last, inside = _placed(item.items, (), stretch + 1)
+        item.ends = bool(last)
         item.waits = any(a.meets(b) for a in _first(item.items) for b in pending)
         pending, stretch = () if item.waits else pending, inside + 1
     return pending, stretch
@@ -118,5 +121,5 @@ def text(items: Items) -> Iterator[str]:
         yield from ([BARRIER] if item.waits else [])
         yield f"{item.head} {{"
         yield from (f"    {line}" for line in text(item.items))
-        yield from ([f"    {BARRIER}"] if item.loop else [])
+        yield from ([f"    {BARRIER}"] if item.loop and item.ends else [])
         yield "}"

@@ -21,7 +21,7 @@ OPERANDS = "operands"
 """The shared memory that products stage their operands in."""
 
 READING = words("prefix suffix whole prefix_pull suffix_pull whole_pull")
-"""What leaves decays as they are; others may add pairs of tokens to them."""
+"""What does without pairs of tokens; others of decays may add these to them."""
 
 CALLED = re.compile(r"\b(\w+)(?:<\d+>)?\(")
 COUNTED = re.compile(r"\b(i_\w+|t|s)\b")
@@ -275,8 +275,9 @@ class CudaBody(Body):
         for n in statement.reads:
             if tile := self.tile(n):
                 own = n in statement.own and bool(self.body[n].axes)
-                adds = self.body[n].op == "levels" and not called <= READING
-                yield Touch(tile, adds, own)
+                yield Touch(tile, False, own)
+                if self.body[n].op == "levels" and not called <= READING:
+                    yield Touch(f"pairs of {tile}", True)
         for n in statement.makes:
             if tile := self.tile(n):
                 own = bool(self.body[n].axes) and n in statement.own

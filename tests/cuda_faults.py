@@ -21,6 +21,7 @@ FUNCTION = re.compile(
     r"^(?:extern|INLINE|DEVICE)\b.*?\b(\w+)\((?:const \w+_args a|(?!THREADS).*[^;])$"
 )
 CHUNK = SCALE.chunk
+MODES = ("chunk", "recurrent", "parallel")
 LINES = 1 << 14
 """Lines of a file whose barriers the emulation keeps account of."""
 CALLS = (
@@ -75,7 +76,7 @@ class Trial:
                 kernel = lacc.compile(spec, "cuda")
                 if way == "split" and not cuda_cases.has_two_ways(kernel.source or ""):
                     continue
-                modes = [m for m in ("chunk", "recurrent") if m in kernel.modes]
+                modes = [m for m in MODES if m in kernel.modes][:2]
                 some = [
                     (kernel, bench, mode, *call)
                     for mode in (modes if way == "fused" else modes[:1])

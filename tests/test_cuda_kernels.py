@@ -87,6 +87,15 @@ def test_a_loop_ends_with_a_barrier_and_waits_for_what_was_before() -> None:
     assert list(text(items))[-4:] == ["    writes x", "    barrier();", "}", "reads x"]
 
 
+def test_a_loop_whose_last_step_is_a_loop_ends_with_one_barrier() -> None:
+    inner = Block("for (;;)", [reads("x"), writes("x")])
+    outer = Block("for (;;)", [writes("x"), inner])
+    assert waiting(outer, reads("x")) == [False, False, True, False]
+    assert inner.waits and inner.ends and not outer.ends
+    lines = list(text([outer]))
+    assert lines[-3:] == ["        barrier();", "    }", "}"]
+
+
 def test_a_loop_may_not_run() -> None:
     loop = Block("for (;;)", [reads("y")])
     assert waiting(writes("x"), loop, reads("x")) == [False, False, True]

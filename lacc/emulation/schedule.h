@@ -162,7 +162,6 @@ inline int run(unsigned columns, unsigned rows, unsigned count, int64_t bytes, s
             run_block();
         }
     fence(true);
-    if (all.message[0]) fprintf(stderr, "%s\n", all.message);
     return all.message[0] ? LAUNCH_FAILURE : 0;
 }
 

@@ -53,7 +53,7 @@ def prepare() -> str:
         raise LaccError([error("LA0702", None, name="cuda", reason=reason)])
     if not _EMULATIONS:
         _EMULATIONS.append(Emulated())
-    return f"kernels run emulated on the CPU, compiled by {COMPILER}"
+    return f"kernels run emulated on the CPU, compiled by {COMPILER}; threads that race end them"
 
 
 @contextmanager

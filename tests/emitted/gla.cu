@@ -477,40 +477,40 @@ namespace backward_0b {
 ROOM placement<34> tiles()
 {
     return placed<34>({
-        {L * K, 0, 17}, /* g */
-        {levels_room(L, K), 1, 17}, /* decay */
-        {L * K, 2, 16}, /* q */
-        {L * K, 2, 14}, /* k */
-        {K * V, 4, 13}, /* dS_end */
-        {L * V, 10, 15}, /* scaled2 */
-        {L * K, 5, 16}, /* product2 */
-        {K * V, 7, 15}, /* S_start */
-        {L * K, 2, 16}, /* up2 */
-        {L * L, 3, 12}, /* pairs */
-        {L * K, 3, 13}, /* to_end */
-        {L * K, 4, 16}, /* down2 */
-        {L * K, 6, 7}, /* scaled */
-        {L * K, 7, 18}, /* suffix_pull2 */
-        {K, 8, 9}, /* product3 */
-        {L * K, 9, 18}, /* whole_pull2 */
-        {L * V, 9, 10}, /* o */
-        {L * L, 11, 14}, /* product4 */
-        {L * V, 12, 13}, /* product5 */
-        {L * V, 13, 19}, /* dv */
-        {L * K, 14, 16}, /* dq */
-        {L * K, 14, 16}, /* part */
-        {L * K, 14, 18}, /* part2 */
-        {L * K, 15, 16}, /* product6 */
-        {L * K, 16, 19}, /* dk */
-        {L * K, 16, 17}, /* scaled3 */
-        {L * K, 16, 18}, /* dq2 */
-        {L * K, 17, 18}, /* prefix_pull2 */
-        {L * K, 18, 19}, /* dg */
+        {L * K, 0, 16}, /* g */
+        {levels_room(L, K), 1, 16}, /* decay */
+        {L * K, 2, 15}, /* q */
+        {L * K, 2, 13}, /* k */
+        {K * V, 3, 12}, /* dS_end */
+        {L * V, 9, 14}, /* scaled2 */
+        {L * K, 4, 15}, /* product2 */
+        {K * V, 6, 14}, /* S_start */
+        {L * K, 2, 15}, /* up2 */
+        {L * L, 3, 11}, /* pairs */
+        {L * K, 3, 12}, /* to_end */
+        {L * K, 3, 15}, /* down2 */
+        {L * K, 5, 6}, /* scaled */
+        {L * K, 6, 17}, /* suffix_pull2 */
+        {K, 7, 8}, /* product3 */
+        {L * K, 8, 17}, /* whole_pull2 */
+        {L * V, 8, 9}, /* o */
+        {L * L, 10, 13}, /* product4 */
+        {L * V, 11, 12}, /* product5 */
+        {L * V, 12, 18}, /* dv */
+        {L * K, 13, 15}, /* dq */
+        {L * K, 13, 15}, /* part */
+        {L * K, 13, 17}, /* part2 */
+        {L * K, 14, 15}, /* product6 */
+        {L * K, 15, 18}, /* dk */
+        {L * K, 15, 16}, /* scaled3 */
+        {L * K, 15, 17}, /* dq2 */
+        {L * K, 16, 17}, /* prefix_pull2 */
+        {L * K, 17, 18}, /* dg */
         {meet_room(L, K), 3, 3}, /* work */
-        {suffix_pull_room(L, K), 7, 7}, /* work2 */
-        {whole_pull_room(L, K), 9, 9}, /* work3 */
-        {meet_pull_room(L, K), 14, 14}, /* work4 */
-        {prefix_pull_room(L, K), 17, 17}, /* work5 */
+        {suffix_pull_room(L, K), 6, 6}, /* work2 */
+        {whole_pull_room(L, K), 8, 8}, /* work3 */
+        {meet_pull_room(L, K), 13, 13}, /* work4 */
+        {prefix_pull_room(L, K), 16, 16}, /* work5 */
     });
 }
 
@@ -587,7 +587,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0b(const g
     load_tile(k, k_at + token * a.k_t, a.k_t, a.k_0, C, C, K);
     barrier();
     meet(pairs, 0, to_end, q, k, K, &decay, work);
-    barrier();
     suffix(down2, &decay);
     load_tile(dS_end, moved(dS_end_at, (chunk * H + head) * (K * V)), 0, 1, 1, 1, K * V);
     barrier();
@@ -1017,7 +1016,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_token(cons
             store_tile(moved(dv_at, row * (H * V)), 0, 1, dv, 1, V);
             barrier();
         }
-        barrier();
     }
     barrier();
     store_tile(S_dbegun_at, 0, 1, dS, 1, K * V);
