@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 
 from lacc.backends.base import tuple_code
@@ -77,13 +78,25 @@ class CudaPass(DevicePass[CudaKernel]):
 
     def _text(self, what: KernelSpec) -> CudaKernel:
         """With matrices in registers where that can be: of one token, shared by blocks."""
-        if what.kind == "token" and not what.backward and what.split:
-            program = for_c(what.program)
-            matrices = layouts_of(program, what.split)
-            longest = max((self._length(program, a) for axes in matrices for a in axes), default=0)
-            if 0 < longest <= LONGEST:
-                return CudaDecode(self.spec, what, self.library)
-        return CudaKernel(self.spec, what, self.library)
+        if what.kind != "token" or what.backward:
+            return CudaKernel(self.spec, what, self.library)
+        if why := self._one_each(what):
+            doc = f"{what.doc} A block has one sequence and head: {why}."
+            return CudaKernel(self.spec, replace(what, doc=doc), self.library)
+        doc = f"{what.doc} Blocks take sequences and heads in turn."
+        return CudaDecode(self.spec, replace(what, doc=doc), self.library)
+
+    def _one_each(self, what: KernelSpec) -> str:
+        """Why a block that took several sequences and heads would gain nothing, "" where it does:
+        as states that stay in registers leave shared memory to the next ones."""
+        if not what.split:
+            return "they share no axis of the states"
+        program = for_c(what.program)
+        matrices = layouts_of(program, what.split)
+        if not matrices:
+            return "no state is a matrix of which others need but entries and sums"
+        longest = max(self._length(program, a) for axes in matrices for a in axes)
+        return f"a state has more than {LONGEST} rows" if longest > LONGEST else ""
 
     def _alike(self, program: Program, axis: str) -> float:
         """The entries a token that every block computes of those that share an axis."""

@@ -99,12 +99,20 @@ def text_of(name: str) -> str:
     return source[source.index("namespace forward_token") :].partition("\n}\n#endif")[0]
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if n in (*QUICK, "gsa", "hgrn") else pytest.mark.full)
+        for n in CLASSES
+    ],
+)
 def test_matrices_that_blocks_share_stay_in_registers(name: str) -> None:
     text = text_of(name)
     if name not in REGISTERS:
         assert "take_spread" not in text and "return 0;" in text.partition("_together")[2]
+        assert "A block has one sequence and head: " in text
         return
+    assert "Blocks take sequences and heads in turn." in text
     whole = name == "gsa"  # one of its two matrices is of every block
     assert whole or ("gemm" not in text and ", 0);" in text.partition("tiles()")[2])
     begun, steps, ended = re.split(r"for \(int64_t step = .*\n|\n        }\n", text, maxsplit=2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from conftest import EXAMPLES, ROOT
+from conftest import ROOT
 
 pytest.importorskip("torch")
 
@@ -59,7 +59,9 @@ def test_memory_that_a_launch_fills_is_written_once() -> None:
 def test_binaries_are_as_they_were() -> None:
     reports = [
         views.of_figures(
-            driver.build_report(EXAMPLES / f"{name}.la", "cuda", shape=shape, dtype="bfloat16")
+            driver.build_report(
+                ROOT / "examples" / f"{name}.la", "cuda", shape=shape, dtype="bfloat16"
+            )
         )
         for name, shape in BUILDS.items()
     ]

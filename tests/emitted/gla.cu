@@ -701,7 +701,7 @@ ROOM placement<9> tiles()
     }, 0);
 }
 
-/* o, S_start, token after token carrying S. */
+/* o, S_start, token after token carrying S. Blocks take sequences and heads in turn. */
 extern "C" __global__ void __launch_bounds__(THREADS, together(tiles().shared, by_K_V::EACH)) gla_forward_token(const gla_forward_token_args a)
 {
     constexpr auto lies = tiles();
