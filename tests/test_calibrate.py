@@ -245,7 +245,7 @@ def test_constants_that_no_machine_has_are_not_kept(
     assert calibrate.doubtful("numpy", slow) == ("flops",)
     monkeypatch.setattr(calibrate, "calibrate", lambda target, *_: slow)
     code, out, err = lacc("calibrate", "-t", "numpy")
-    assert code == 1 and "numpy: flops not kept" in err and "try again when it is idle" in err
+    assert code == 0 and "numpy: flops not kept" in err and "try again when it is idle" in err
     kept, said = machines.local("numpy")
     assert "measured on 20" in said and "--machine local" in out
     assert (kept.flops, kept.far) == (known.flops, slow.far)

@@ -44,8 +44,8 @@ def calibrate(
 ) -> None:
     """Measure the constants of this machine for `--machine local`.
 
-    A rate that is under a tenth of what such a processor does is not kept, the others are; the exit
-    code is 1 then."""
+    A rate that is under a tenth of what such a processor does stays as declared, with a warning;
+    the others are kept."""
     from lacc.runtime import entries, machines
     from lacc.runtime.caching import BuildError
     from lacc.tuning import calibrate as probing
@@ -54,7 +54,6 @@ def calibrate(
         with _kept("remove"):
             report.say(f"{entries.forget(machines.KIND)} removed from {_folder(machines.KIND)}")
         return
-    doubtful = False
     for name in ("numpy", "c") if target == "all" else (target,):
         try:
             if show:
@@ -68,7 +67,6 @@ def calibrate(
             raise LaccError([error("LA0702", None, name=name, reason=str(problem))]) from None
         report.say(f"{name} on {where}\n{_constants(name, machine)}\n")
         if slow := probing.doubtful(name, machine):
-            doubtful = True
             report.complain(
                 f"warning: {name}: {', '.join(slow)} not kept but as declared, under a tenth of "
                 "what such a processor does: others have it, or threads of NumPy's BLAS wait for "
@@ -79,8 +77,6 @@ def calibrate(
             probing.keep(name, probing.sound(name, machine))
     if not show:
         report.say('plans take these with --machine local, or machine="local" in Python')
-    if doubtful:
-        raise typer.Exit(1)
 
 
 UNITS = {
