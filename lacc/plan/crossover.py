@@ -65,18 +65,18 @@ FUSED = Softmax(
     moved=2,
     fresh=(0, 0),
     kept=0,
-    entry=(20e-6, 100e-6, 20e-6),
+    entry=(20e-6, 200e-6, 20e-6),
 )
 OWN = {
     "c": Softmax(
         "the C target's attention",
-        ((1, 64, 1.0),),
+        ((1, 32, 0.5), (192, 64, 0.55), (768, 64, 0.8)),
         back=0.75,
-        exponential=12,
-        moved=10,
-        fresh=(6, 10),
+        exponential=4,
+        moved=2,
+        fresh=(0, 10),
         kept=1,
-        entry=(600e-6, 1050e-6, 600e-6),
+        entry=(15e-6, 1050e-6, 200e-6),
     ),
     "numpy": Softmax(
         "the NumPy target's attention",
@@ -90,7 +90,7 @@ OWN = {
     ),
 }
 """Of each target what its kernel of an `attend` does."""
-ENTRY = {"c": (15e-6, 600e-6, 8e-6), "numpy": (350e-6, 700e-6, 250e-6)}
+ENTRY = {"c": (15e-6, 60e-6, 6e-6), "numpy": (350e-6, 700e-6, 250e-6)}
 """Seconds that a call of a spec's kernel takes before any token, from Python: (forward, forward
 and back, step)."""
 
