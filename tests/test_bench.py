@@ -409,6 +409,18 @@ def test_the_crossover_is_where_both_take_as_long() -> None:
     assert page.crossing(points[1:]) is None
 
 
+def test_an_axis_has_a_few_round_numbers() -> None:
+    """Of a narrow range, too, where powers of ten have one or none."""
+    ticks = {(low, high): svg._Axis(low, high, 0, 1).ticks for low, high in RANGES}
+    assert ticks[1, 100] == [1, 2, 5, 10, 20, 50, 100]
+    assert ticks[800, 2300] == [1000, 1500, 2000]
+    for (low, high), found in ticks.items():
+        assert 3 <= len(found) <= 9 and all(low <= tick <= high for tick in found)
+
+
+RANGES = ((1, 100), (800, 2300), (0.2, 0.6), (32, 512), (3, 3.5), (1e-3, 1e3))
+
+
 def test_labels_keep_apart() -> None:
     places = svg.spread([10, 11, 12, 90], 15, 0, 100)
     assert all(b - a >= 15 for a, b in pairwise(places)) and places[-1] <= 100

@@ -96,18 +96,24 @@ class _Axis:
             self.ticks = [t for t in self.given if self.low <= t <= self.high]
             return
         if self.linear:
-            rough = (self.high - self.low) / 6
-            power = 10.0 ** math.floor(math.log10(rough))
-            step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
-            first, last = math.ceil(self.low / step), math.floor(self.high / step)
-            self.ticks = [round(n * step, 12) for n in range(first, last + 1)]
+            self.ticks = self._evenly()
             return
         decades = math.log10(self.high / self.low)
         steps = (1, 2, 5) if decades < 2.6 else (1, 3) if decades < 4 else (1,)
-        for power in range(math.floor(math.log10(self.low)) - 1, math.ceil(math.log10(self.high))):
+        for power in range(math.floor(math.log10(self.low)), math.floor(math.log10(self.high)) + 1):
             for step in steps:
                 if self.low * 0.999 <= (tick := step * 10.0**power) <= self.high * 1.001:
                     self.ticks.append(tick)
+        if len(self.ticks) < 3:
+            self.ticks = self._evenly()
+
+    def _evenly(self) -> list[float]:
+        """Round numbers that are equally far apart."""
+        rough = (self.high - self.low) / 6
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
+        first, last = math.ceil(self.low / step), math.floor(self.high / step)
+        return [round(n * step, 12) for n in range(first, last + 1)]
 
     def at(self, value: float) -> float:
         if self.linear:
