@@ -17,9 +17,8 @@ from lacc.runtime.cuda_emulation import Emulated
 from lacc.verify.cases import Bench, Case
 
 WAITS = re.compile(r"\b(?:warp_)?barrier\(\);")
-FUNCTION = re.compile(
-    r"^(?:extern|INLINE|DEVICE)\b.*?\b(\w+)\((?:const \w+_args a|(?!THREADS).*[^;])$"
-)
+KERNEL = re.compile(r"(\w+)\(const \w+_args a\)$")
+FUNCTION = re.compile(r"(?:INLINE|DEVICE)\b.*?\b(\w+)\(.*[^;]$")
 CHUNK = SCALE.chunk
 MODES = ("chunk", "recurrent", "parallel")
 LINES = 1 << 14
@@ -44,7 +43,7 @@ def barriers(source: str) -> Iterator[Barrier]:
     """The barriers of a file."""
     lines, function = source.splitlines(), ""
     for number, line in enumerate(lines, 1):
-        if found := FUNCTION.match(line):
+        if found := KERNEL.search(line) or FUNCTION.match(line):
             function = found[1]
         if WAITS.search(line) and not line.startswith("#"):
             behind = (x.strip() for x in lines[number:] if not x.strip().startswith("//"))

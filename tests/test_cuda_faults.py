@@ -46,8 +46,9 @@ whole pieces of 16 bytes and rows that are not. Each of the others alone orders 
 Accesses are recorded, so this does not hang on an order of threads or on numbers.
 
 What stays here is in the text because it cannot be known when that is written: a loop may run once
-or not at all; how threads share a tile that moves by pieces hangs on types and addresses; of two
-barriers with nothing that any call needs between, each does for the other.
+or not at all; how threads share a tile that moves by pieces hangs on types and addresses; a piece
+of the library may have waited itself before it writes; tiles may share memory or not, by their
+sizes; of two barriers with nothing that any call needs between, each does for the other.
 """
 
 SANITIZED = """
