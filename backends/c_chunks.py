@@ -6,11 +6,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from lacc.backends.base import unused
 from lacc.backends.c_body import Piece, Statement
-from lacc.backends.c_kernel import TIMED, Carried, CKernel, indented, text_of
+from lacc.backends.c_kernel import TIMED, Carried, CKernel, entry_of, indented, text_of
+from lacc.backends.c_text import identifier, unlike_macro, whole
 from lacc.backends.c_turns import changed, in_turns
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A state that ``array`` has as each chunk finds it: the variable that points to it."""
+
+    name: str
+    size: str
+    array: str
+
+    @property
+    def there(self) -> str:
+        """Has the state where it is kept, or a copy of that."""
+        where = f"start_from(&{self.array}, n, h, c, {self.name}_tile, {self.size})"
+        return f"const real *const {self.name} = {where};"
 
 
 class ChunkKernel(CKernel):
@@ -29,6 +46,19 @@ class ChunkKernel(CKernel):
         """Its first array by the token."""
         timed = (i.value for i in self.program.body if i.op == "load" and i.value[0] in TIMED)
         return next((f"&{self._array(*value)}" for value in timed), "NULL")
+
+    def _places(self, carried: str) -> tuple[dict[int, str], dict[int, str], dict[int, str]]:
+        """As for all kernels; states that an earlier call kept are read where they are."""
+        arrays, pointers, into = super()._places(carried)
+        self.found: list[Found] = []
+        for n, inst in enumerate(self.program.body):
+            if inst.op == "load" and inst.value[0] == "kept":
+                name = unused(unlike_macro(identifier(inst.value[1])), self.taken)
+                self.taken |= {name, f"{name}_tile"}
+                found = Found(name, self._width(inst.axes), self._array(*inst.value))
+                self.found.append(found)
+                pointers[n] = entry_of(name, inst.axes)
+        return arrays, pointers, into
 
     # ---- what is computed when, and where it lies ------------------------------------------------
 
@@ -51,7 +81,8 @@ class ChunkKernel(CKernel):
 
     def pieces(self) -> list[Piece]:
         """The pieces of the workspace that heads have in turn."""
-        return [*self.body.kept(self._before(common=True)), *super().pieces()]
+        found = [(s.size, [f"{s.name}_tile"]) for s in self.found]
+        return [*self.body.kept(self._before(common=True)), *super().pieces(), *found]
 
     def _kept(self) -> list[Piece]:
         """What is computed once for a head, and states that no chunk changes."""
@@ -101,6 +132,7 @@ class ChunkKernel(CKernel):
                 if name not in self.changed
                 for line in self._held(s)
             ),
+            *(s.there for s in self.found),
             *self._ahead(),
             *self._once(),
             *self._computed(),
@@ -128,6 +160,7 @@ class ChunkKernel(CKernel):
             "for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {",
             *indented(chunk),
             "}",
+            *(["kept_all();"] if any(s.start for s in self.carried.values()) else []),
             *(
                 ["if (!chunks) {", *indented(self._heads([*named, *without])), "}"]
                 if without
@@ -195,7 +228,8 @@ class ChunkKernel(CKernel):
         lines += text_of(self.body.each[last:])
         for s in (s for s in self.carried.values() if s.start):
             lines.append(f"if ({s.start}.data)")
-            lines.append(f"    store_tile(&{s.start}, n, h, c, {s.name}, 1, {s.before});")
+            far = f"chunks * by->heads * {whole(s.before)} > NEAR"
+            lines.append(f"    keep_tile(&{s.start}, n, h, c, {s.name}, {s.before}, {far});")
         for label, n in self.program.outs.items():
             lines += [] if label in self.sums else self._out(label, n)
         return lines

@@ -13,7 +13,7 @@ from lacc.backends.c_tokens import TokenKernel
 from lacc.spec.model import Spec
 from lacc.tile.derive import Pair
 from lacc.tile.partition import Part, from_starts, in_one_loop
-from lacc.tile.program import TIME, Program, prune
+from lacc.tile.program import TIME, Program, Tiles, prune
 from lacc.tile.rewrite import for_kernels
 from lacc.tile.split import led_by
 from lacc.tile.unroll import unroll
@@ -38,7 +38,7 @@ class CPass:
         self.spec, self.number, self.prefix, self.reverse = spec, number, prefix, reverse
         self.by_token = number == "token"
         forward = self.forward = unroll(for_kernels(pair.forward, "state"))
-        backward = self.backward = unroll(for_kernels(pair.backward, "dstate"))
+        backward = self.backward = _whole(forward, unroll(for_kernels(pair.backward, "dstate")))
         both = (forward, backward)
         self.states = tuple(
             n.removeprefix("state:") for n in forward.outs if n.startswith("state:")
@@ -187,6 +187,18 @@ SAID = {
     "dbegun": "gradient of the initial state",
 }
 """What the arrays of each role are."""
+
+
+def _whole(forward: Program, backward: Program) -> Program:
+    """The way back with a gradient, if of zeros, of every input that either way takes."""
+    loads = forward.loads("input"), backward.loads("input")
+    taken = {f"input:{x}": forward.body[n].axes for x, n in loads[0].items()}
+    taken |= {f"input:{x}": backward.body[n].axes for x, n in loads[1].items()}
+    if not (missing := [name for name in taken if name not in backward.outs]):
+        return backward
+    f = Tiles({**forward.sizes, **backward.sizes}, backward.body)
+    zeros = {name: f.expand(f.const(0.0), taken[name]) for name in missing}
+    return f.finish({**backward.outs, **zeros})
 
 
 def _loaded(programs: Sequence[Program], *kinds: str) -> tuple[str, ...]:

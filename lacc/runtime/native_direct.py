@@ -19,12 +19,13 @@ import numpy as np
 from lacc.runtime.arguments import Arguments, chosen
 from lacc.runtime.contract import Array, Core, Run, Signature, Value, axes_of, size_of
 from lacc.runtime.core import Single, without
-from lacc.runtime.native import Compiled, Described, Library, Table, processors
+from lacc.runtime.native import HELD, Compiled, Described, Library, Table, processors
 from lacc.runtime.passes import Program
 from lacc.runtime.walk import Call
 
 MOST = 256  # calls that a thread remembers
 SMALL = 1 << 20  # bytes of values between passes that a remembered call may hold, and of others
+LINE = 64  # bytes of a cache line
 
 HEAD = object.__basicsize__
 """Where CPython and NumPy keep the address of an array's numbers in its struct."""
@@ -84,8 +85,9 @@ def span(x: Array) -> tuple[int, int]:
 @dataclass(slots=True)
 class Prepared:
     """The C calls of one public call, whose arrays change place and nothing else: those of the
-    caller in order, then those ``made`` here, of a shape and dtype each: first the ``results``, of
-    which those ``counted`` are the number of ``tokens``. ``written`` are of the caller's."""
+    caller in order, then the results ``made`` here, of a shape and dtype each, of which those
+    ``counted`` are the number of ``tokens``; then what is ``between`` functions. ``written`` are of
+    the caller's."""
 
     library: Any
     dtype: Any
@@ -93,13 +95,13 @@ class Prepared:
     calls: list[tuple[str, Callable[..., int], Any]]
     places: list[tuple[Described, int, int, int]]  # a row, its array, bytes from there, alignment
     made: list[tuple[tuple[int, ...], Any]]
+    between: list[int]  # bytes of each of what only the functions see, the last of all arrays
     spans: list[tuple[int, int]]
     written: list[tuple[int, int]]  # an array that is written to, and the one it may lie on
     held: list[Any]
-    results: int
     counted: list[int]
     tokens: int
-    cleared: bool = False  # results begin as zeros
+    cleared: frozenset[int] = frozenset()  # results that begin as zeros
     pools: dict[int, tuple[int, int]] = field(default_factory=dict)  # rows, bytes between them
     threads: int = 0
     room: int = 0
@@ -171,6 +173,21 @@ class Mine(local):
 
     def __init__(self) -> None:
         self.seen: dict[Any, Prepared | bool] = {}
+        self.space = np.empty(0, np.uint8)
+
+    def between(self, sizes: list[int]) -> tuple[list[int], Array]:
+        """Where there are so many bytes each, from the start of a cache line on, and what they
+        are in: the same from call to call, as long as that is not too much to keep."""
+        space, room = self.space, sum(size + LINE for size in sizes)
+        if len(space) < room:
+            space = np.empty(room, np.uint8)
+            self.space = space if room <= HELD else self.space
+        at, places = space.ctypes.data if sizes else 0, []
+        for size in sizes:
+            at += -at % LINE
+            places.append(at)
+            at += size
+        return places, space
 
 
 class Direct:
@@ -218,25 +235,25 @@ class Direct:
         ready = self.mine.seen.get(one)
         if type(ready) is not Prepared:
             return one, None
-        clear = ready.results if ready.cleared else 0
         if tensors:
             torch = sys.modules["torch"]
-            made = [torch.zeros(shape, dtype=d, device="cpu") for shape, d in ready.made[:clear]]
-            made += [torch.empty(shape, dtype=d, device="cpu") for shape, d in ready.made[clear:]]
+            made = [torch.empty(shape, dtype=d, device="cpu") for shape, d in ready.made]
             at = [x.data_ptr() for x in (*every, *made) if x is not None]
             if not all(at):  # nothing in it, or no memory behind it
                 return None, None
         else:
-            made = [np.zeros(shape, dtype) for shape, dtype in ready.made[:clear]]
-            made += [np.empty(shape, dtype) for shape, dtype in ready.made[clear:]]
+            made = [np.empty(shape, dtype) for shape, dtype in ready.made]
             at = addresses([x for x in (*every, *made) if x is not None])
             if into and not all(x.flags.writeable for x in into):
                 return None, None
-        if not ready.run(at, None if indices is None else indices.tolist()):
+        for n in ready.cleared:
+            made[n][...] = 0
+        between, _space = self.mine.between(ready.between)  # alive until the functions are done
+        if not ready.run(at + between, None if indices is None else indices.tolist()):
             return one, None
         for n in ready.counted:
             made[n][...] = ready.tokens
-        return one, made[: ready.results]
+        return one, made
 
     def begun(self, given: list[Any]) -> list[Any]:
         """Initial states of all that is given."""
@@ -369,8 +386,9 @@ def bound(
         written.append((index[name], index[begun] if alike else -1))
     if sum({id(x): x.nbytes for x in held}.values()) > 2 * SMALL:
         return None
-    made = [(arrays[name].shape, arrays[name].dtype) for name in (*results, *between)]
+    made = [(arrays[name].shape, arrays[name].dtype) for name in results]
+    inner = [arrays[name].nbytes for name in between]
     spans = [span(x) for x in arrays.values()]
-    sizes, count, tokens = library.sized(call), len(results), call.run.T
-    given = (calls, places, made, spans, written, held, count)
+    sizes, tokens = library.sized(call), call.run.T
+    given = (calls, places, made, inner, spans, written, held)
     return Prepared(library, dtype, sizes, *given, [], tokens)

@@ -82,5 +82,6 @@ def prepared_back(
     results = [*made]
     ready = bound(walk.library, call, tables, arrays | made | starts, [], results, [*starts])
     if ready is not None:
-        ready.cleared = True
+        unmade = {f"dbegun {name}" for name, x in begun.items() if x is None}
+        ready.cleared = frozenset(n for n, name in enumerate(results) if name in unmade)
     return ready

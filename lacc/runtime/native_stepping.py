@@ -76,19 +76,23 @@ class Bound(Stepper):
         memory and behind it that of states. ``several`` makes of outputs what the caller gets."""
         self.ready, self.several = ready, several
         self.held = arrays  # as long as C uses them
+        self.between = [np.empty(size, np.uint8) for size in ready.between]
         count, end = len(given), 2 * len(arrays) - len(given)
-        rows: list[list[tuple[Any, int, int]]] = [[] for _ in range(end + len(ready.made))]
+        stop = end + len(ready.made)
+        rows: list[list[tuple[Any, int, int]]] = [[] for _ in range(stop + len(self.between))]
         for row, n, offset, unaligned in ready.places:
             rows[n].append((row, offset, unaligned))
         at = addresses(arrays)
         for n, place in enumerate((*at, *at[count:])):
+            point(rows[n], place)
+        for n, place in enumerate(addresses(self.between), stop):
             point(rows[n], place)
         self.inputs = [
             self.like(name, x, array, rows[n])
             for n, ((name, x), array) in enumerate(zip(given.items(), arrays))
             if name in self.names
         ]
-        self.outs = rows[end:]
+        self.outs = rows[end:stop]
         self.states = [(place, place + x.nbytes) for place, x in zip(at[count:], arrays[count:])]
         self.hull = min(low for low, _ in self.states), max(high for _, high in self.states)
         return self
@@ -105,7 +109,7 @@ class Bound(Stepper):
         made, ready = self.fresh(), self.ready
         ready.refresh()
         ready.call()
-        return made[0] if ready.results == 1 else self.several(made[: ready.results])
+        return made[0] if len(made) == 1 else self.several(made)
 
     def take(self, inputs: tuple[Any, ...]) -> None:
         """Has C read arrays."""

@@ -37,6 +37,20 @@ typedef uint32_t word;
 enum { LANES = VECTOR_BYTES / sizeof(real) };
 typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 
+/* Stores a vector, aligned, past the caches where the compiler knows how. */
+#if defined(__clang__)
+typedef real line_vec __attribute__((vector_size(VECTOR_BYTES), may_alias));
+#define STREAM(at, v) __builtin_nontemporal_store((line_vec)(v), (line_vec *)(at))
+#elif defined(__AVX512F__)
+#define STREAM(at, v) __builtin_ia32_movntps512((float *)(at), (float __attribute__((vector_size(64))))(v))
+#elif defined(__AVX__)
+#define STREAM(at, v) __builtin_ia32_movntps256((float *)(at), (float __attribute__((vector_size(32))))(v))
+#elif defined(__SSE__)
+#define STREAM(at, v) __builtin_ia32_movntps((float *)(at), (float __attribute__((vector_size(16))))(v))
+#else
+#define STREAM(at, v) (*(vec *)(at) = (v))
+#endif
+
 INLINE float float_of(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);

@@ -65,6 +65,36 @@ static UNUSED real *state_into(const lacc_array *x, const lacc_array *begun, int
     return is_real(x) && x->data != begun->data ? (real *)place(x, n, h, 0) : tile;
 }
 
+/* A state as chunk c found it: where these are, or a copy. */
+static UNUSED const real *start_from(const lacc_array *x, int64_t n, int64_t h, int64_t c, real *tile, int64_t size) {
+    if (is_real(x)) return (const real *)place(x, n, h, c);
+    load_tile(tile, x, n, h, c, 1, size);
+    return tile;
+}
+
+enum { NEAR = 1 << 18 }; /* reals that are still near a processor when all of them are written */
+
+/* Keeps a state for the way back. Where there are many it goes past the caches, which would read first
+   what it replaces. */
+static UNUSED void keep_tile(const lacc_array *x, int64_t n, int64_t h, int64_t c, const real *tile, int64_t size, int far) {
+    if (!far || !is_real(x)) {
+        store_tile(x, n, h, c, tile, 1, size);
+        return;
+    }
+    real *const out = (real *)place(x, n, h, c);
+    int64_t i = 0;
+    for (; i < size && (uintptr_t)(out + i) % VECTOR_BYTES; i++) out[i] = tile[i];
+    for (; i + LANES <= size; i += LANES) STREAM(out + i, *(const vec *)(tile + i));
+    for (; i < size; i++) out[i] = tile[i];
+}
+
+/* Lets other threads see what went past the caches. */
+static UNUSED void kept_all(void) {
+#ifdef __SSE__
+    __builtin_ia32_sfence();
+#endif
+}
+
 /* Stores the last state where it is not yet. */
 static UNUSED void state_end(const lacc_array *x, int64_t n, int64_t h, const real *state, int64_t size) {
     if (!is_real(x) || (const real *)place(x, n, h, 0) != state) store_tile(x, n, h, 0, state, 1, size);

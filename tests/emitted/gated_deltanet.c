@@ -139,7 +139,7 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
                 }
             }
             if (x[GATED_DELTANET_FORWARD_0_START_S].data)
-                store_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+                keep_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
             store_tile(&x[GATED_DELTANET_FORWARD_0_OUT_o], n, h, at, o, C, V);
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
@@ -148,6 +148,7 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
             }
         }
     }
+    kept_all();
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
             real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
@@ -270,7 +271,7 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
             gemm_onto(K, V, C, scaled4, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
             give_turn(by, &by->queue->state, i);
             if (x[GATED_DELTANET_FORWARD_0_START_S].data)
-                store_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+                keep_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
             if (i + 1 == chunks) {
@@ -278,6 +279,7 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
             }
         }
     }
+    kept_all();
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
             real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
@@ -295,10 +297,10 @@ static int64_t backward_0_room(const gated_deltanet_run *run, UNUSED int64_t hea
     room += 9 * round_up(L * K);
     room += 12 * round_up(L);
     room += round_up(levels_room(L, 1));
-    room += round_up(K * V);
     room += 5 * round_up(L * V);
     room += 7 * round_up(L * L);
     room += round_up(most(most(most(most(inverse_room(L), suffix_pull_room(L, 1)), whole_pull_room(L, 1)), matrix_pull_room(L, 1)), prefix_pull_room(L, 1)));
+    room += round_up(K * V);
     return room;
 }
 
@@ -322,7 +324,6 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const decay_room = take(&w, levels_room(L, 1));
     real *const up = take(&w, L);
     real *const dbeta = up;
-    real *const S_start = take(&w, K * V);
     real *const k = take(&w, L * K);
     real *const dk = k;
     real *const v = take(&w, L * V);
@@ -370,6 +371,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const dbeta2 = take(&w, L);
     real *const added2 = take(&w, L);
     real *const scratch = take(&w, most(most(most(most(inverse_room(L), suffix_pull_room(L, 1)), whole_pull_room(L, 1)), matrix_pull_room(L, 1)), prefix_pull_room(L, 1)));
+    real *const S_start_tile = take(&w, K * V);
     const int64_t ring = by->ring;
     real *all = by->shared;
     real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
@@ -388,6 +390,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
             if (i == 0) dS = state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS, K * V);
             if (i + 1 == chunks) dS_next = state_into(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], &x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_next);
+            const real *const S_start = start_from(&x[GATED_DELTANET_BACKWARD_0_START_S], n, h, c, S_start_tile, K * V);
             want_nothing();
             want(&x[GATED_DELTANET_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
             want(&x[GATED_DELTANET_BACKWARD_0_DIN_g], n, h, at, C, 1, 1);
@@ -410,7 +413,6 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             load_tile(g, &x[GATED_DELTANET_BACKWARD_0_IN_g], n, h, at, C, 1);
             levels(&decay, g, C, 1, 1, 0, decay_room);
             prefix(up, &decay);
-            load_tile(S_start, &x[GATED_DELTANET_BACKWARD_0_START_S], n, h, c, 1, K * V);
             load_tile(k, &x[GATED_DELTANET_BACKWARD_0_IN_k], n, h, at, C, K);
             load_tile(v, &x[GATED_DELTANET_BACKWARD_0_IN_v], n, h, at, C, V);
             load_tile(beta, &x[GATED_DELTANET_BACKWARD_0_IN_beta], n, h, at, C, 1);

@@ -86,7 +86,7 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
                 }
             }
             if (x[GLA_FORWARD_0_START_S].data)
-                store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+                keep_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
             store_tile(&x[GLA_FORWARD_0_OUT_o], n, h, at, o, C, V);
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
@@ -95,6 +95,7 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
             }
         }
     }
+    kept_all();
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
             real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
@@ -177,7 +178,7 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t f
             gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
             give_turn(by, &by->queue->state, i);
             if (x[GLA_FORWARD_0_START_S].data)
-                store_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+                keep_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
             if (i + 1 == chunks) {
@@ -185,6 +186,7 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t f
             }
         }
     }
+    kept_all();
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
             real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
@@ -202,10 +204,10 @@ static int64_t backward_0_room(const gla_run *run, UNUSED int64_t heads)
     room += 13 * round_up(L * K);
     room += round_up(levels_room(L, K));
     room += 2 * round_up(L * L);
-    room += round_up(K * V);
     room += 3 * round_up(L * V);
     room += round_up(K);
     room += round_up(most(most(most(most(meet_room(L, K), meet_pull_room(L, K)), prefix_pull_room(L, K)), suffix_pull_room(L, K)), whole_pull_room(L, K)));
+    room += round_up(K * V);
     return room;
 }
 
@@ -236,7 +238,6 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     real *const pairs = take(&w, L * L);
     real *const to_end = take(&w, L * K);
     real *const dk = to_end;
-    real *const S_start = take(&w, K * V);
     real *const v = take(&w, L * V);
     real *const dv = v;
     real *const total = take(&w, K);
@@ -256,6 +257,7 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     real *const whole_pull2 = scaled2;
     real *const dq2 = take(&w, L * K);
     real *const scratch = take(&w, most(most(most(most(meet_room(L, K), meet_pull_room(L, K)), prefix_pull_room(L, K)), suffix_pull_room(L, K)), whole_pull_room(L, K)));
+    real *const S_start_tile = take(&w, K * V);
     const int64_t ring = by->ring;
     real *all = by->shared;
     real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
@@ -272,6 +274,7 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
             real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
             if (i == 0) dS = state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS, K * V);
             if (i + 1 == chunks) dS_next = state_into(&x[GLA_BACKWARD_0_DBEGUN_S], &x[GLA_BACKWARD_0_DENDED_S], n, h, dS_next);
+            const real *const S_start = start_from(&x[GLA_BACKWARD_0_START_S], n, h, c, S_start_tile, K * V);
             want_nothing();
             want(&x[GLA_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
             want(&x[GLA_BACKWARD_0_DIN_g], n, h, at, C, K, 1);
@@ -294,7 +297,6 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
             prefix(up, &decay);
             load_tile(k, &x[GLA_BACKWARD_0_IN_k], n, h, at, C, K);
             meet(pairs, from_start, to_end, q, k, K, &decay, scratch);
-            load_tile(S_start, &x[GLA_BACKWARD_0_START_S], n, h, c, 1, K * V);
             load_tile(v, &x[GLA_BACKWARD_0_IN_v], n, h, at, C, V);
             whole(total, &decay);
             suffix(down, &decay);

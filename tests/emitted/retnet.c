@@ -55,7 +55,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     real *const up_all = take(&w, by->heads * round_up(L));
     real *const between_all = take(&w, by->heads * round_up(L * L));
     real *const down_all = take(&w, by->heads * round_up(L));
-    real *const kept_all = take(&w, by->heads * round_up(REALS(forward_0_kept)));
+    real *const kept_all_ = take(&w, by->heads * round_up(REALS(forward_0_kept)));
     real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power2;
@@ -70,7 +70,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
             real *const up = up_all + (h - first) * round_up(L);
             real *const between = between_all + (h - first) * round_up(L * L);
             real *const down = down_all + (h - first) * round_up(L);
-            forward_0_kept *const kept = (forward_0_kept *)(kept_all + (h - first) * round_up(REALS(forward_0_kept)));
+            forward_0_kept *const kept = (forward_0_kept *)(kept_all_ + (h - first) * round_up(REALS(forward_0_kept)));
             real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
             if (known < 0) {
                 load_tile(&kept->head, &x[RETNET_FORWARD_0_FIXED_head], n, h, 0, 1, 1);
@@ -133,7 +133,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
                 }
             }
             if (x[RETNET_FORWARD_0_START_S].data)
-                store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+                keep_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
             store_tile(&x[RETNET_FORWARD_0_OUT_o], n, h, at, o, C, V);
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
@@ -143,6 +143,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
         }
         known = C;
     }
+    kept_all();
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
             real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
@@ -198,7 +199,7 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
     real *const wide_all = take(&w, by->heads * round_up(L));
     real *const decay_room_all = take(&w, by->heads * round_up(levels_room(L, 1)));
     real *const down_all = take(&w, by->heads * round_up(L));
-    real *const kept_all = take(&w, by->heads * round_up(REALS(keep_0_kept)));
+    real *const kept_all_ = take(&w, by->heads * round_up(REALS(keep_0_kept)));
     real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     int64_t known = -1;
@@ -209,7 +210,7 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
             real *const wide = wide_all + (h - first) * round_up(L);
             real *const decay_room = decay_room_all + (h - first) * round_up(levels_room(L, 1));
             real *const down = down_all + (h - first) * round_up(L);
-            keep_0_kept *const kept = (keep_0_kept *)(kept_all + (h - first) * round_up(REALS(keep_0_kept)));
+            keep_0_kept *const kept = (keep_0_kept *)(kept_all_ + (h - first) * round_up(REALS(keep_0_kept)));
             real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
             if (known < 0) {
                 load_tile(&kept->head, &x[RETNET_FORWARD_0_FIXED_head], n, h, 0, 1, 1);
@@ -251,7 +252,7 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
             gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &kept->total, 0, 0);
             give_turn(by, &by->queue->state, i);
             if (x[RETNET_FORWARD_0_START_S].data)
-                store_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, 1, K * V);
+                keep_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
             if (i + 1 == chunks) {
@@ -260,6 +261,7 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
         }
         known = C;
     }
+    kept_all();
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
             real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
@@ -285,9 +287,9 @@ static int64_t backward_0_room(const retnet_run *run, UNUSED int64_t heads)
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
     room += 6 * round_up(L * K);
-    room += round_up(K * V);
     room += 3 * round_up(L * V);
     room += 2 * round_up(L * L);
+    room += round_up(K * V);
     room += 3 * heads * round_up(L);
     room += heads * round_up(levels_room(L, 1));
     room += heads * round_up(L * L);
@@ -311,7 +313,6 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     real *const q = take(&w, L * K);
-    real *const S_start = take(&w, K * V);
     real *const k = take(&w, L * K);
     real *const v = take(&w, L * V);
     real *const dv = v;
@@ -329,6 +330,7 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     real *const dq = take(&w, L * K);
     real *const scaled3 = take(&w, L * K);
     real *const dk = scaled3;
+    real *const S_start_tile = take(&w, K * V);
     const int64_t ring = by->ring;
     real *all = by->shared;
     real *const wide_all = take(&w, by->heads * round_up(L));
@@ -336,7 +338,7 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     real *const up_all = take(&w, by->heads * round_up(L));
     real *const between_all = take(&w, by->heads * round_up(L * L));
     real *const down_all = take(&w, by->heads * round_up(L));
-    real *const kept_all = take(&w, by->heads * round_up(REALS(backward_0_kept)));
+    real *const kept_all_ = take(&w, by->heads * round_up(REALS(backward_0_kept)));
     real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power2;
@@ -351,7 +353,7 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
             real *const up = up_all + (h - first) * round_up(L);
             real *const between = between_all + (h - first) * round_up(L * L);
             real *const down = down_all + (h - first) * round_up(L);
-            backward_0_kept *const kept = (backward_0_kept *)(kept_all + (h - first) * round_up(REALS(backward_0_kept)));
+            backward_0_kept *const kept = (backward_0_kept *)(kept_all_ + (h - first) * round_up(REALS(backward_0_kept)));
             real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
             if (known < 0) {
                 load_tile(&kept->head, &x[RETNET_BACKWARD_0_FIXED_head], n, h, 0, 1, 1);
@@ -364,6 +366,7 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
             real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
             if (i == 0) dS = state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS, K * V);
             if (i + 1 == chunks) dS_next = state_into(&x[RETNET_BACKWARD_0_DBEGUN_S], &x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_next);
+            const real *const S_start = start_from(&x[RETNET_BACKWARD_0_START_S], n, h, c, S_start_tile, K * V);
             want_nothing();
             want(&x[RETNET_BACKWARD_0_DIN_q], n, h, at, C, K, 1);
             want(&x[RETNET_BACKWARD_0_DIN_k], n, h, at, C, K, 1);
@@ -390,7 +393,6 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
                 suffix(down, &kept->decay);
             }
             load_tile(q, &x[RETNET_BACKWARD_0_IN_q], n, h, at, C, K);
-            load_tile(S_start, &x[RETNET_BACKWARD_0_START_S], n, h, c, 1, K * V);
             load_tile(k, &x[RETNET_BACKWARD_0_IN_k], n, h, at, C, K);
             load_tile(v, &x[RETNET_BACKWARD_0_IN_v], n, h, at, C, V);
             gemm(C, C, K, q, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
