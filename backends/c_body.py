@@ -253,7 +253,7 @@ class Body:
         inst = self.body[n]
         if inst.op == "levels":
             width = self.v.entries(tuple(a for a in inst.axes if a != "t"), True)
-            return f"levels_room(L, {width})"
+            return f"levels{'_beside' * (len(inst.ins) > 1)}_room(L, {width})"
         if n in self.pointers or self.home.get(n, n) in self.into or not inst.axes:
             return None
         return self.v.entries(inst.axes, True)

@@ -294,6 +294,9 @@ class Ops:
         log, strict = inst.value
         v, size = self.v, self._width(inst.axes)
         g, name = v.pointer(inst.ins[0]), v.names[n]
+        if len(inst.ins) > 1:
+            first = v.names[inst.ins[1]]
+            return [f"levels_beside(&{name}, &{first}, {int(strict)}, {v.room(n)});"]
         return [f"levels(&{name}, {g}, C, {size}, {int(log)}, {int(strict)}, {v.room(n)});"]
 
     def _of_levels(self, n: int, inst: Inst) -> list[str]:

@@ -34,6 +34,19 @@ def for_c(program: Program) -> Program:
     return rebuild(program, rule)
 
 
+def levels_once(program: Program) -> Program:
+    """An equal program in which decays that differ only in who sees them are computed together: a
+    ``levels`` takes the one before it as its second operand."""
+    first: dict[tuple[int, bool], int] = {}
+    body = []
+    for n, inst in enumerate(program.body):
+        if inst.op == "levels":
+            known = first.setdefault((inst.ins[0], inst.value[0]), n)
+            inst = inst if known == n else replace(inst, ins=(inst.ins[0], known))
+        body.append(inst)
+    return Program(tuple(body), program.outs, program.sizes)
+
+
 def _accumulated(
     program: Program, uses: Mapping[int, int], f: Tiles, inst: Inst, new: Callable[[int], int]
 ) -> int | None:

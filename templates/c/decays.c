@@ -100,6 +100,18 @@ static DEVICE void levels(levels_t *d, const real *g, int64_t C, int64_t D, int 
     if (D > 1) run_products(d->up, d->down, d, LEAF);
 }
 
+static UNUSED int64_t levels_beside_room(int64_t C, int64_t D) {
+    return D == 1 ? C * C : C * D;
+}
+
+/* The runs of the decays that `of` is made of, where tokens see them by another rule. */
+static DEVICE void levels_beside(levels_t *d, const levels_t *of, int strict, real *w) {
+    *d = *of;
+    d->strict = strict, d->paired = 0;
+    if (d->D == 1) d->pairs = w;
+    else d->up = w, run_products(w, NULL, d, LEAF);
+}
+
 enum { DOWN, UP };
 
 /* out [rows][D] = every row of x times a row of factors. */

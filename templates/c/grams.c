@@ -62,38 +62,38 @@ typedef struct {
     int64_t apart;
 } leaf_t;
 
-/* sums of the pairs of tokens s from `first` to `end` with those that see them += one part of the channels. */
-INLINE void leaf_pairs(vec sums[FOLDED], const int first, const int end, const leaf_t *l, int64_t k) {
+/* sums of the pairs of tokens s from `first` to `end` with those of `rows` that see them += one part of the channels. */
+INLINE void leaf_pairs(vec sums[FOLDED], const int first, const int end, const int rows, const leaf_t *l, int64_t k) {
     int i = 0;
     UNROLLED
     for (int s = first; s < end; s++) {
         vec w = *(const vec *)(l->y + s * l->apart + k);
         sums[i++] += w * *(const vec *)(l->x + s * l->apart + k);
         UNROLLED
-        for (int t = s + 1; t < LEAF; t++) {
+        for (int t = s + 1; t < rows; t++) {
             w *= *(const vec *)(l->f + t * l->apart + k);
             sums[i++] += w * *(const vec *)(l->x + t * l->apart + k);
         }
     }
 }
 
-/* A of `gram` for the tokens s from `first` to `end` of a run whose first n + late are at hand: a is its
-   first entry. */
-INLINE void leaf_columns(real *a, int64_t C, const int first, const int end, const leaf_t *l, int64_t n, int64_t D) {
+/* A of `gram` for the tokens s from `first` to `end` of a run in which `rows` see any, of which n are
+   at hand: a is its first entry. */
+INLINE void leaf_columns(real *a, int64_t C, const int first, const int end, const int rows, const leaf_t *l, int64_t n, int64_t D) {
     vec sums[FOLDED];
     real out[FOLDED], *next = out;
     UNROLL for (int i = 0; i < FOLDED; i++) sums[i] = (vec){0};
     int64_t k = 0;
-    for (; n == LEAF && k + LANES <= D; k += LANES) leaf_pairs(sums, first, end, l, k);
+    for (; n == rows && k + LANES <= D; k += LANES) leaf_pairs(sums, first, end, rows, l, k);
     for (; k < D; k += LANES) {
-        vec rows[3][LEAF];
-        leaf_rows(rows[0], l->f, n, D, k), leaf_rows(rows[1], l->x, n, D, k), leaf_rows(rows[2], l->y, n, D, k);
-        const leaf_t padded = {(const real *)rows[0], (const real *)rows[1], (const real *)rows[2], LANES};
-        leaf_pairs(sums, first, end, &padded, 0);
+        vec padded[3][LEAF];
+        leaf_rows(padded[0], l->f, n, D, k), leaf_rows(padded[1], l->x, n, D, k), leaf_rows(padded[2], l->y, n, D, k);
+        const leaf_t part = {(const real *)padded[0], (const real *)padded[1], (const real *)padded[2], LANES};
+        leaf_pairs(sums, first, end, rows, &part, 0);
     }
     fold(out, sums);
     for (int s = first; s < end; s++)
-        for (int t = s; t < LEAF; t++, next++)
+        for (int t = s; t < rows; t++, next++)
             if (t < n) a[t * C + s] = *next;
 }
 
@@ -104,9 +104,14 @@ static void gram_leaves(real *a, const real *x, const real *y, const levels_t *d
         const int64_t n = least(LEAF, C - from) - late;
         const leaf_t leaf = {d->f + from * D, x + (from + late) * D, y + from * D, D};
         real *here = a + (from + late) * C + from;
-        leaf_columns(here, C, 0, 2, &leaf, n, D);
-        leaf_columns(here, C, 2, 5, &leaf, n, D);
-        leaf_columns(here, C, 5, LEAF, &leaf, n, D);
+        if (late) {
+            leaf_columns(here, C, 0, 2, LEAF - 1, &leaf, n, D);
+            leaf_columns(here, C, 2, LEAF - 1, LEAF - 1, &leaf, n, D);
+        } else {
+            leaf_columns(here, C, 0, 2, LEAF, &leaf, n, D);
+            leaf_columns(here, C, 2, 5, LEAF, &leaf, n, D);
+            leaf_columns(here, C, 5, LEAF, LEAF, &leaf, n, D);
+        }
     }
 }
 
