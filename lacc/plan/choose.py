@@ -21,7 +21,8 @@ NEGLIGIBLE = 2e-3
 IN_FIRST, IN_ONE, IN_CHUNK = 0.5, 0.25, 0.07
 """Of a machine's ``near`` and ``call`` what a token by itself takes where heads go apart: its tiles
 stay in the first level, and most of its calls are loops that follow each other. The last is the
-same for the calls of a chunk, which start while the work of those before is still under way."""
+same for the calls of a chunk, which start while the work of those before is still under way, and
+for each token of a loop over them inside one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,8 @@ def _priced(
         plan,
         moved=_short(_price(((block + carry).entries, 1.0)), dims),
         chunk=_short(_price(*_seconds(block + carry, machine, size), (kept, far)), dims),
-        chunk_calls=_short(_price((carry.calls, in_chunk), (carry.steps, call)), dims),
-        block_calls=_short(_price((block.calls + extra, in_chunk), (block.steps, call)), dims),
+        chunk_calls=_short(_price((carry.calls, in_chunk), (carry.steps, in_chunk)), dims),
+        block_calls=_short(_price((block.calls + extra, in_chunk), (block.steps, in_chunk)), dims),
         token=_short(
             _price(*_seconds(token, machine, size), (token.entries, near * by_token[0])), dims
         ),
