@@ -186,9 +186,9 @@ class CudaBodies(CudaArrays):
         statement = body.each[first]
         said = re.findall(r"\w+", " ".join(statement.lines))
         onto = statement.lines[0].startswith("gemm_onto(") and said.count(self.held[state]) == 1
-        beside = [n for n in statement.makes if body.v.names[n] != entry]
-        asked = (i for n in beside for i in self.program.body[n].ins)
-        alone = not any(load in body.behind(i) for i in asked)
+        written = max(k for k, line in enumerate(statement.lines) if apart in line)
+        after = re.findall(r"\w+", " ".join(statement.lines[written + 1 :]))
+        alone = self.held[state] not in after
         own = alone and load in statement.own and bool(self.program.body[load].axes)
         return load not in statement.reads or own or onto
 

@@ -61,6 +61,12 @@ def test_rows_as_wide_as_a_chunk_are_sent_for_by_the_next_ones_width() -> None:
     assert not cuda_cases.failures("gated_deltanet", {}, checks, Emulated("shuffled"))
 
 
+def test_a_state_that_is_read_behind_its_next_value_stays_until_then() -> None:
+    """Its scale in logs, which what is added next to it asks for, too."""
+    checks = {"fused": {"once": kernel_cases.of(kernel_cases.once, "recurrent")}}
+    assert not cuda_cases.failures("rwkv4", {}, checks, Emulated())
+
+
 def test_attention_token_by_token_is_refused() -> None:
     with pytest.raises(LaccError) as refused:
         lacc.compile(kernel_cases.EXAMPLES / f"{REFUSED}.la", "cuda")
