@@ -27,12 +27,8 @@ pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs {
 
 TABLE = ROOT / "tests" / "matrix" / "cuda_barriers.md"
 SIZES: dict[str, tuple[dict[str, int], ...]] = {
-    "linear": ({"K": 16, "V": 16},),
     "gla": ({"K": 24, "V": 20}, {"K": 16, "V": 16}),
-    "gated_deltanet": ({"K": 24, "V": 20}, {"K": 16, "V": 16}),
-    "kda": ({"K": 24, "V": 20}, {"K": 16, "V": 16}),
     "hgrn": ({"D": 24}, {"D": 160}),
-    "mlstm": ({"K": 24, "V": 20}, {"K": 16, "V": 16}),
     "softmax_attention": ({"K": 24, "V": 20}, {"K": 16, "V": 16}),
 }
 """Examples whose barriers are tried, and with what: rows of whole pieces of 16 bytes and others."""
