@@ -121,6 +121,9 @@ class Body:
             if not mine or self.storage.when[n] != when or n in self.pointers or inst.op == "pick":
                 continue
             reads = self._reads(n)
+            if self._lies_there(n):
+                settle(k for k, _ in reads)
+                continue
             if inst.op in MEMORY or inst.op in RESULTS:
                 settle(k for k, _ in reads)
                 found.append(self._call(n))
@@ -136,6 +139,10 @@ class Body:
             turn(len(self.body))
         settle([n for group in waiting for n in group.values])
         return found
+
+    def _lies_there(self, n: int) -> bool:
+        """Whether a value needs no statement, as what it reads makes it."""
+        return False
 
     def _alike(self, n: int, group: Group) -> bool:
         """Whether a group has the axes of a value, and is computed as often."""
@@ -154,9 +161,13 @@ class Body:
                 found.append((i, {}))
             elif self.body[i].op not in RESULTS:
                 found += [(k, {}) for k, _ in self.v.leaves(i, identity(self.body[i].axes), False)]
-            if self.body[i].op == "levels":
+            if self.body[i].op == "levels" and self._keeps(i):
                 found += [(k, {}) for k, _ in self._reads(i)]
         return found
+
+    def _keeps(self, n: int) -> bool:
+        """Whether decays are read where they came from, not from their own memory."""
+        return True
 
     def _call(self, n: int) -> Statement:
         inst = self.body[n]

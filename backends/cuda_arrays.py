@@ -12,14 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lacc.backends.base import lead, unused
-from lacc.backends.c_text import RESERVED, plus, size, times, unlike_macro, words
+from lacc.backends.c_text import RESERVED, dim, plus, size, times, unlike_macro, words
 from lacc.backends.c_values import index_name
 from lacc.backends.cuda_body import Split
 from lacc.backends.device_arrays import Places
 from lacc.backends.device_kernel import KernelSpec
+from lacc.runtime.cuda_arena import evaluated
 from lacc.spec.model import Spec
 from lacc.spec.shapes import ONE, Size
 from lacc.tile.lower import Naming
+from lacc.tile.partition import WIDTH
 from lacc.tile.program import TIME, Axes
 
 KEYWORDS = words(
@@ -92,8 +94,21 @@ class CudaArrays(Places[Place]):
         self.pointers: dict[str, Argument] = {}
         self.numbers: dict[str, Argument] = {}
         self.before: list[str] = []
+        self.moved: dict[str, list[str]] = {"token": [], "chunk": []}
+        """The entries of arrays for each token, and for each chunk."""
         self._places: dict[tuple[str, str], Place] = {}
         self._names: dict[tuple[str, str], str] = {}
+
+    def sizes_at(self, chunk: int, block: int) -> dict[str, int]:
+        """The names of sizes in the text, where chunks and blocks have some sizes and heads are
+        twice as wide as is declared, up to `WIDTH`."""
+        dims = {name: int(d.default or 0) or WIDTH for name, d in self.spec.dims.items()}
+        wide = {n: WIDTH if WIDTH // 2 <= size < WIDTH else size for n, size in dims.items()}
+        sizes = {dim(name): size for name, size in wide.items()} | {"L": chunk}
+        if self.split.axis:
+            whole = size(self.what.program.sizes[self.split.axis]).code
+            sizes[self.split.most] = min(block, evaluated(whole, sizes))
+        return sizes
 
     # ---- names -----------------------------------------------------------------------------------
 
@@ -162,6 +177,8 @@ class CudaArrays(Places[Place]):
         for n, stride in enumerate(strides):
             of = (*first, *map(str, shape))[n]
             self.number(stride, f"entries from one {of} to the next", "" if n else many)
+        if "T" in first:
+            self.moved["token"].append(times(*(size(s).code for s in shape if s != ONE)))
         starts = {"B": "its.batch", "H": "head", "G": "head / (H / a.G)"}
         if "G" in first:
             self.number("G", "groups of heads", "run.G")
@@ -225,6 +242,7 @@ class CudaArrays(Places[Place]):
         )
         steps = self._standard(rest)
         whole = times(*(self._entries(a) for a in rest))
+        self.moved["token"].append(whole)
         steps["t"] = times("H", whole)
         return self._found(pointer, [times("head", whole)], steps, "row", kind == "dx")
 
@@ -234,6 +252,7 @@ class CudaArrays(Places[Place]):
         said = f"{name} of each chunk {_shown('chunks', 'H', *shown)}, or null"
         pointer = self._point(kind, name, name, said, f'{kind}["{name}"]')
         whole = times(*(self._entries(a) for a in axes))
+        self.moved["chunk"].append(whole)
         place = self._found(pointer, [], self._standard(axes), "", True)
         return Place(place.base, times("chunk * H + head", whole), place.steps, True)
 

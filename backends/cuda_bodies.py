@@ -11,7 +11,8 @@ from lacc.backends.c_ready import for_c
 from lacc.backends.c_text import dim, size, times
 from lacc.backends.c_values import View
 from lacc.backends.cuda_arrays import CudaArrays, Place
-from lacc.backends.cuda_body import CudaBody, Split, only_multiplied
+from lacc.backends.cuda_body import CudaBody, Split
+from lacc.backends.cuda_reads import read_there
 from lacc.backends.device_kernel import KernelSpec
 from lacc.spec.model import Spec
 from lacc.tile.lower import Naming
@@ -102,7 +103,18 @@ class CudaBodies(CudaArrays):
             return self._load(program, n, address)
 
         source = self.spec.file.source.text.splitlines()
-        return self.body_of(program, arrays, pointers, into, load, taken, self.split, lying, source)
+        return self.body_of(
+            program,
+            arrays,
+            pointers,
+            into,
+            load,
+            taken,
+            self.split,
+            lying,
+            source,
+            self.what.kind == "chunk",
+        )
 
     body_of: type[CudaBody] = CudaBody
 
@@ -112,7 +124,9 @@ class CudaBodies(CudaArrays):
 
     def lies(self, program: Program, n: int) -> bool:
         """Whether an input is read where a caller has it."""
-        return 0 < len(program.body[n].axes) <= 2 and only_multiplied(program, n)
+        return 0 < len(program.body[n].axes) <= 2 and read_there(
+            program, n, self.what.kind == "chunk"
+        )
 
     def _load(self, program: Program, n: int, address: str) -> list[str]:
         """The lines that load a value."""

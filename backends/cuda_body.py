@@ -9,12 +9,23 @@ from dataclasses import dataclass, replace
 
 from lacc.backends.c_body import Body, Group, Statement
 from lacc.backends.c_ops import JOINED, Ops
-from lacc.backends.c_ready import is_product
-from lacc.backends.c_text import words
-from lacc.backends.c_values import ALIASES, MEMORY, Index, Values, View, identity, index_name
+from lacc.backends.c_text import plus, times, words
+from lacc.backends.c_values import (
+    ALIASES,
+    MEMORY,
+    RESULTS,
+    Index,
+    Values,
+    View,
+    identity,
+    index_name,
+)
 from lacc.backends.cuda_barriers import BARRIER, Step, Touch
 from lacc.backends.cuda_library import staging
-from lacc.backends.text import PRODUCT
+from lacc.backends.cuda_order import Work
+from lacc.backends.text import PRODUCT, Text
+from lacc.ir.ops import OPS
+from lacc.runtime.cuda_arena import evaluated
 from lacc.tile.program import Axes, Inst, Program
 
 OPERANDS = "operands"
@@ -22,6 +33,14 @@ OPERANDS = "operands"
 
 READING = words("prefix suffix whole prefix_pull suffix_pull whole_pull")
 """What does without pairs of tokens; others of decays may add these to them."""
+
+PULLS = words("prefix_pull suffix_pull whole_pull matrix_pull")
+"""Ops that may add their result to what lies there, as those of `MEETING` may."""
+
+CHEAP = words("load prefix suffix")
+"""Ops whose results are made again rather than held, as what is computed entry by entry is."""
+
+MEETING = words("meet_pull decayed_pull")
 
 CALLED = re.compile(r"\b(\w+)(?:<\d+>)?\(")
 COUNTED = re.compile(r"\b(i_\w+|t|s)\b")
@@ -50,6 +69,8 @@ class CudaValues(Values):
         super().__init__(program, arrays)
         self.split, self.lying = split, lying
         self.over: Axes = ()
+        self.within: set[int] = set()
+        """Terms of sums that lie where another one does, to which they are added."""
 
     def given(self, n: int) -> str:
         return f"a.{self.arrays[n]}"
@@ -62,8 +83,26 @@ class CudaValues(Values):
     def view(self, n: int) -> View | None:
         return self.lying[n] if n in self.lying else super().view(n)
 
+    def computed(self, n: int, index: Index) -> Text:
+        if self.body[n].op == "add":
+            left = [i for i in self.body[n].ins if not self._is_within(i)]
+            if len(left) == 1:
+                return self.at(left[0], index)
+        return super().computed(n, index)
+
+    def _is_within(self, n: int) -> bool:
+        """Whether all of a value is part of what another term of a sum gives."""
+        inst = self.body[n]
+        if n in self.stored:
+            return n in self.within
+        return inst.op == "add" and all(map(self._is_within, inst.ins))
+
     def entry(self, n: int, index: Index | None = None) -> str:
         axes = self.body[n].axes
+        if n in self.lying:
+            view, at = self.lying[n], index or identity(axes)
+            offset = plus(view.offset, *(times(at[a], view.strides[a]) for a in axes))
+            return f"there({self.given(n)}, {view.base}, {offset})"
         if axes and axes == self.over and (index is None or _plain(index, axes)):
             return f"{self.names[n]}[i]"
         return super().entry(n, index)
@@ -113,6 +152,13 @@ class CudaOps(Ops):
 
     def _tiles(self, pointers: Iterable[str], constant: str = "const ") -> str:
         return f"{{{', '.join(pointers)}}}"
+
+    def lines(self, n: int) -> list[str]:
+        found, inst = super().lines(n), self.v.body[n]
+        if inst.op in MEETING:
+            width = self._width(self.v.body[inst.ins[-1]].axes, True)
+            self.scratch[-1] = f"{self.scratch[-1].removesuffix(')')}, {width})"
+        return found
 
     def _several(self, n: int, inst: Inst) -> list[str]:
         (line,) = super()._several(n, inst)
@@ -189,11 +235,17 @@ class CudaBody(Body):
         split: Split,
         lying: Mapping[int, View],
         source: Sequence[str],
+        apart: bool = False,
     ) -> None:
         """``lying`` are loads that are read where a caller has them, ``source`` the lines of the
-        spec."""
+        spec. ``apart``: a loop computes only what has to do with one another."""
+        self.apart = apart
         self.split, self.lying, self.source = split, lying, source
         self.line = 0
+        self.whole: set[int] = set()
+        """Sums that are nothing but their terms' tile."""
+        self.sums: set[str] = set()
+        """Tiles that several statements add to."""
         there = {n: view.base for n, view in lying.items()}
         self.rooms: dict[str, str] = {}
         """The tiles that statements work in alone, and their sizes."""
@@ -202,8 +254,78 @@ class CudaBody(Body):
     def _values(self, arrays: Mapping[int, str]) -> CudaValues:
         return CudaValues(self.program, arrays, self.split, self.lying)
 
+    def _alike(self, n: int, group: Group) -> bool:
+        if not super()._alike(n, group) or not self.v.within.isdisjoint((n, *group.values)):
+            return False
+        near = set[int]().union(*(self._beside(k) for k in group.values))
+        return not self.apart or not near.isdisjoint(self._beside(n) - {*group.values})
+
+    def _beside(self, n: int) -> set[int]:
+        """The values that a value is computed from entry by entry."""
+        axes = set(self.body[n].axes)
+        return {k for k, _ in self._reads(n) if set(self.body[k].axes) == axes}
+
+    def _keeps(self, n: int) -> bool:
+        return not self.body[n].value[0]
+
     def _operations(self) -> CudaOps:
+        """Called when all values have names: terms of a sum get that of one of them."""
+        for n, inst in enumerate(self.body):
+            users = self.storage.users[n]
+            inner = len(users) == 1 and self.body[users[0]].op == "add"
+            if inst.op != "add" or (n not in self.v.stored and inner):
+                continue
+            self._add_up(n, [*self._terms(n)])
         return CudaOps(self.v, self.storage, frozenset(self.home))
+
+    def _add_up(self, n: int, terms: list[int]) -> None:
+        """Has terms of a sum lie in one tile where some of them come from functions that add."""
+        inst = self.body[n]
+        able = [i for i in terms if self._adds(i, inst.axes)]
+        if not able:
+            return
+        if self.apart:
+            able += [i for i in terms if i not in self.v.stored and self._is_loop(i, inst.axes)]
+        whole = self.apart and n in self.v.stored and n not in {*self.pointers, *self.into}
+        if whole and len(able) == len(terms):
+            self.v.names[able[0]] = self.v.names[n]
+            self.whole.add(n)
+        first, *others = able
+        for i in others:
+            self.v.names[i] = self.v.names[first]
+        self.v.stored.update(others)
+        self.v.within.update(others)
+        if others:
+            self.sums.add(self.v.names[first])
+
+    def _is_loop(self, n: int, axes: Axes) -> bool:
+        """Whether a term is computed entry by entry, from tiles of its size."""
+        inst = self.body[n]
+        entrywise = inst.op in OPS and OPS[inst.op].entrywise and inst.op not in ALIASES
+        alone = len(self.storage.users[n]) == 1
+        return alone and entrywise and inst.axes == axes and bool(self._beside(n))
+
+    def _terms(self, n: int) -> Iterator[int]:
+        """The terms of a sum."""
+        for i in self.body[n].ins:
+            if self.body[i].op == "add" and i not in self.v.stored:
+                yield from self._terms(i)
+            else:
+                yield i
+
+    def _adds(self, n: int, axes: Axes) -> bool:
+        """Whether the term ``n`` of a sum over ``axes`` can be added where another one lies."""
+        inst, users = self.body[n], self.storage.users[n]
+        pulled = inst.op == "pick" and self.body[inst.ins[0]].op in MEETING
+        square = pulled and inst.value == 0 and self.body[inst.ins[0]].op == "decayed_pull"
+        alone = len(users) == 1 and n not in self.storage.outs and n not in self.pointers
+        return (
+            alone
+            and bool(axes)
+            and inst.axes == axes
+            and (pulled or inst.op in PULLS)
+            and not square
+        )
 
     def _named(self, n: int) -> str:
         """Without axes a variable of each thread, a tile of one entry where threads share the work
@@ -230,6 +352,9 @@ class CudaBody(Body):
             lines = [re.sub(r"\bscratch\b", name, line) for line in found.lines]
             found = replace(found, lines=lines)
         return found
+
+    def _lies_there(self, n: int) -> bool:
+        return n in self.whole
 
     def _loop(self, group: Group) -> Statement:
         self.v.over = group.axes
@@ -287,6 +412,39 @@ class CudaBody(Body):
             yield Touch(OPERANDS, True)
         yield from (Touch(name, True) for name in self.rooms if name in said)
 
+    def work(self, statement: Statement, sizes: Mapping[str, int]) -> Work:
+        """What a statement makes, reads and has to itself, at some sizes."""
+        said = {word for line in statement.lines for word in re.findall(r"\w+", line)}
+        room = sum(evaluated(size, sizes) for name, size in self.rooms.items() if name in said)
+        makes = self._places(statement.makes)
+        ops = {self.body[n].op for n in statement.makes}
+        cheap = bool(ops & CHEAP) or not ops & (MEMORY | RESULTS)
+        alone = len(makes) == 1 and not makes & self.sums and all(map(self.tile, statement.makes))
+        return Work(makes, self._places(statement.reads), room, cheap and alone)
+
+    def _places(self, values: Iterable[int]) -> frozenset[str]:
+        return frozenset(self.tile(n) or self.v.names[n] for n in values if n not in self.lying)
+
+    def added(self, step: Step, begun: set[str]) -> None:
+        """Has the results of a step added where these tiles are ``begun``."""
+        makes = [t.place for t in step.touches if t.writes and t.place in self.sums]
+        for tile in (x for x in makes if x in begun):
+            for k, line in enumerate(step.lines):
+                step.lines[k] = line.replace(f" {tile}[i] = ", f" {tile}[i] += ")
+        head, _, given = step.lines[-1].partition("(")
+        onto = sum(1 << k for k, x in enumerate(given.split(", ")[:3]) if x in makes and x in begun)
+        begun.update(makes)
+        if onto:
+            several = onto if head in MEETING else 1
+            step.lines[-1] = f"{step.lines[-1].removesuffix(');')}, {several});"
+
+    def renamed(self, old: str, new: str) -> None:
+        """Has the values of a tile lie in another one."""
+        self.rooms.pop(old, None)
+        for n, name in self.v.names.items():
+            if name == old:
+                self.v.names[n] = new
+
     def read(self, n: int, own: bool = False) -> Iterator[Touch]:
         """What reading a value whole, from where it lies, touches; ``own`` where each thread reads
         its own entries."""
@@ -310,23 +468,3 @@ def _largest(sizes: list[str]) -> str:
     for other in others:
         first = f"largest({first}, {other})"
     return first
-
-
-def only_multiplied(program: Program, n: int) -> bool:
-    """Whether products of matrices alone read a value, as it is or renamed."""
-    if n in program.outs.values():
-        return False
-    for k, inst in enumerate(program.body):
-        if n not in inst.ins:
-            continue
-        if inst.op in ALIASES or inst.op == "rename":
-            if not only_multiplied(program, k):
-                return False
-        elif inst.op in ("contract", "accumulate"):
-            a, b = inst.ins[-2:]
-            left, right = program.body[a].axes, program.body[b].axes
-            if n in inst.ins[:-2] or not is_product(left, right, inst.value):
-                return False
-        else:
-            return False
-    return True

@@ -8,7 +8,7 @@ from pprint import pformat
 
 from lacc import __version__
 from lacc.backends import paste
-from lacc.backends.base import environment
+from lacc.backends.base import environment, tuple_text
 from lacc.backends.to_cuda import CudaFiles
 from lacc.backends.torch_api import (
     BUILDING,
@@ -35,7 +35,9 @@ def cuda_texts(derived: Derived, signature: Signature, made: CudaFiles) -> dict[
 def python_text(derived: Derived, signature: Signature, made: CudaFiles) -> str:
     """The text of NAME_cuda.py: ``NAME(...)``, ``NAME_step(...)``, ``NAME_vjp(...)``."""
     building = (*BUILDING, *(CUDA_ATTENTION if made.attends else ()))
-    chunk, alone = f"lambda *_: {made.chunk}", "lambda *_: False"
+    chunk, alone = "launched.chunk", "lambda *_: False"
+    if made.chunk:
+        chunk = f"lambda *_: {made.chunk}"
     api = api_text(derived, signature, list(made.passes), made.token, chunk, alone, LIMIT)
     return (
         environment()
@@ -51,6 +53,9 @@ def python_text(derived: Derived, signature: Signature, made: CudaFiles) -> str:
             building=[paste.body(module) for module in building],
             attends=made.attends,
             kernels=pformat(dict(made.kernels), width=96, compact=True, sort_dicts=False),
+            works=pformat(dict(made.works), width=96, compact=True, sort_dicts=False),
+            planned=tuple_text(made.planned),
+            plan=made.plan,
             functions=made.functions,
             api=api,
         )

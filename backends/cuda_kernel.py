@@ -11,12 +11,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lacc.backends.c_text import dim, size
+from lacc.backends.c_text import dim, plus, size
 from lacc.backends.cuda_arrays import Argument
 from lacc.backends.cuda_barriers import place_barriers, steps, stretches, text
 from lacc.backends.cuda_body import OPERANDS
 from lacc.backends.cuda_steps import CudaSteps
+from lacc.backends.cuda_work import operations
 from lacc.backends.device_kernel import KernelSpec
+from lacc.runtime.cuda_arena import arena
+from lacc.runtime.cuda_choosing import Work
 from lacc.spec.model import Spec
 
 
@@ -59,6 +62,25 @@ class CudaKernel(CudaSteps):
         assert len(sent) == len(set(sent)), sent
         spare = [Tile(n, size, 0, last, True) for n, size in self.ahead.values() if n in sent]
         return [*sorted(found.values(), key=lambda tile: -touched[tile.name]), *spare]
+
+    def arena(self, chunk: int, block: int) -> int:
+        """Bytes of all tiles of a block and of what its products are staged in, in chunks of so
+        many tokens with so many entries of the axis that blocks share."""
+        tiles = [(t.size, t.first, t.last) for t in self.tiles if not t.spare]
+        return arena(tiles, self.sizes_at(chunk, block), 1 << 62)[0]
+
+    def work(self) -> Work:
+        """What launches are chosen by."""
+        last = max((step.stretch for step in steps(self.items)), default=0)
+        return Work(
+            self.what.kind,
+            tuple((t.size, t.first, t.last) for t in self.tiles if not t.spare),
+            last + 1,
+            *operations(self.program, self.body.v.entries),
+            plus(*self.moved["token"]),
+            plus(*self.moved["chunk"]),
+            (self.split.most, self.split_size) if self.split.axis else ("", ""),
+        )
 
     def _sent(self) -> list[str]:
         """The tiles that rows wait in, by the calls that load them."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
-from lacc.backends.base import tuple_code
+from lacc.backends.base import tuple_code, tuple_text
 from lacc.backends.c_ready import for_c
 from lacc.backends.cuda_decode import CudaDecode, layouts_of
 from lacc.backends.cuda_kernel import CudaKernel
@@ -26,6 +26,11 @@ CHUNKS = (64,)
 LONGEST = 1024
 """Rows, or columns, up to which matrices stay in the registers of a block's threads: four columns
 of that many are 32 entries of each."""
+
+
+NARROW, SHARED = 32, 232448
+"""Entries of the axis that blocks share, and bytes of shared memory, by which a kernel is cut in
+two."""
 
 
 class CudaPass(DevicePass[CudaKernel]):
@@ -50,15 +55,16 @@ class CudaPass(DevicePass[CudaKernel]):
         super().__init__(spec, pair, number, reverse=reverse, shared=set(shared), fine=fine)
 
     def _fits(self, part: Part) -> bool:
-        """What does not fit in shared memory lies in global memory."""
-        return True
+        """Whether all tiles of a kernel lie in shared memory."""
+        kernel = self._kernel("trial", part, backward=bool(part.program.loads("dstate")))
+        return kernel.arena(self.chunk, NARROW) <= SHARED
 
     def _kernel(
         self, name: str, part: Part, *, backward: bool, remade: Program | None = None
     ) -> CudaKernel:
         program = meet_once(part.program, "dstate" if backward else "state")
         split = ""
-        if part.kind != "chunk" and remade is None:
+        if remade is None:
             split = min(free_axes(program), key=lambda a: self._alike(program, a), default="")
         program = scheduled(program, split, part.kind)
         what = KernelSpec(
@@ -114,7 +120,12 @@ class CudaPass(DevicePass[CudaKernel]):
         return self.chunk if axis in TIME or size is None else float(size.evaluate(dims))
 
     def _takes_one(self) -> str:
-        return f"in_one(run, {self.shared_size(self.fused[0])})"
+        ways = (tuple_text(k.what.name for k in kernels) for kernels in (self.fused, self.split))
+        return f"launched.in_one(run, {', '.join(ways)})"
+
+    def planned(self) -> list[CudaKernel]:
+        """The kernels that a plan compares."""
+        return [] if self.by_token else [*(self.split or self.fused), *self.back]
 
     @staticmethod
     def shared_size(kernel: CudaKernel) -> str:

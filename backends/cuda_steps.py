@@ -3,16 +3,26 @@ the states before the first to what is stored behind the last."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from lacc.backends.c_text import times
 from lacc.backends.cuda_barriers import Block, Step, Touch
 from lacc.backends.cuda_bodies import CudaBodies, entry_of
 from lacc.backends.cuda_body import CudaBody
+from lacc.backends.cuda_order import Needs, Work, made_again, ordered
 from lacc.backends.device_kernel import KernelSpec
+from lacc.runtime.cuda_arena import evaluated
 from lacc.spec.model import Spec
 from lacc.tile.lower import Naming
 from lacc.tile.program import Axes, Program
+
+TOKENS, BLOCK = 64, 64
+"""What kernels are laid out for: tokens of a chunk, entries of an axis that blocks share."""
+
+GOAL = 48000
+"""Numbers that are held at once, if that can be had by making some again."""
 
 BEGUN = {"state": "begun", "dstate": "dended"}
 ENDED = {"state": "ended", "dstate": "dbegun"}
@@ -89,6 +99,8 @@ class CudaSteps(CudaBodies):
         ]
 
     def _of_chunk(self) -> list[Step | Block]:
+        if self.what.kind == "chunk":
+            return [*self._once(self.body), *self._in_order()]
         return [
             *self._starts(),
             *self._once(self.body),
@@ -96,6 +108,68 @@ class CudaSteps(CudaBodies):
             *self._outs(),
             *self._moves(self.body, self.program, self.held, self.next),
         ]
+
+    def _in_order(self) -> list[Step]:
+        """What is done for a chunk by itself, in the order in which the least is held at once."""
+        body, sizes = self.body, self.sizes_at(TOKENS, BLOCK)
+        steps = [*body.steps(body.each)]
+        works = [body.work(statement, sizes) for statement in body.each]
+        for step in self._outs():
+            steps.append(step)
+            works.append(Work(frozenset(), frozenset(t.place for t in step.touches)))
+        made = [n for s in body.each for n in s.makes]
+        numbers = {body.tile(n): evaluated(body.size(n), sizes) for n in made if body.tile(n)}
+        needs = Needs(works, numbers, frozenset(body.sums))
+        plan, copies = made_again(needs, ordered(needs), GOAL)
+        called = {copy: self.name(copy) for copy in copies}
+        for copy, tile in copies.items():
+            numbers[called[copy]] = numbers[tile]
+            body.rooms[called[copy]] = next(body.size(n) for n in made if body.tile(n) == tile)
+        begun, found, done = set[str](), list[Step](), set[int]()
+        for placed in plan:
+            names = {tile: called.get(name, name) for tile, name in placed.names.items()}
+            step = _with_names(steps[placed.number], names, placed.number in done)
+            done.add(placed.number)
+            body.added(step, begun)
+            found.append(step)
+        self._in_place(found, numbers)
+        return found
+
+    def _in_place(self, steps: list[Step], sizes: Mapping[str, int]) -> None:
+        """Has loops write where they read what nothing reads later, entry by entry."""
+        last = {t.place: k for k, step in enumerate(steps) for t in step.touches}
+        first: dict[str, int] = {}
+        for k, step in enumerate(steps):
+            for touch in step.touches:
+                first.setdefault(touch.place, k)
+        lasting = {self.body.tile(n) for s in self.body.once for n in s.makes}
+        for k, step in enumerate(steps):
+            makes = [t.place for t in step.touches if t.writes and t.own]
+            reads = [t.place for t in step.touches if not t.writes and t.own]
+            for new in (x for x in makes if first[x] == k):
+                for old in reads:
+                    able = last.get(old) == k and old not in lasting and old in sizes
+                    if not able or sizes[old] != sizes.get(new):
+                        continue
+                    at = next((n for n, x in enumerate(step.lines) if f" {new}[i] = " in x), -1)
+                    if at < 0:
+                        continue
+                    later = " ".join(step.lines[at + 1 :])
+                    if re.search(rf"\b{old}\b", later):
+                        continue
+                    self._renamed(steps, new, old)
+                    last[old] = last.pop(new)
+                    first[old] = first.get(old, k)
+                    break
+
+    def _renamed(self, steps: list[Step], old: str, new: str) -> None:
+        """Has the tile ``old`` lie where ``new`` does."""
+        self.body.renamed(old, new)
+        for step in steps:
+            step.lines[:] = [re.sub(rf"\b{old}\b", new, line) for line in step.lines]
+            step.touches = tuple(
+                dict.fromkeys(replace(t, place=new) if t.place == old else t for t in step.touches)
+            )
 
     def _of_tokens(self) -> list[Step | Block]:
         """Token after token; on the way back from the last stretch of tokens to the first, with
@@ -252,3 +326,13 @@ class CudaSteps(CudaBodies):
             place = self.place(OUTS[kind], name, axes)
             lines = self._by_one(self.store(tile, place, axes, self._lengths(axes)), axes)
             yield Step(lines, (Touch(tile, False),))
+
+
+def _with_names(step: Step, names: Mapping[str, str], again: bool) -> Step:
+    """A step with other names of tiles; done again it says nothing of the spec's lines."""
+    lines = [line for line in step.lines if not (again and line.startswith("//"))]
+    if names:
+        words = re.compile(rf"\b({'|'.join(names)})\b")
+        lines = [words.sub(lambda m: names[m[1]], line) for line in lines]
+    touches = tuple(replace(t, place=names.get(t.place, t.place)) for t in step.touches)
+    return Step(lines, touches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lacc import __version__
 from lacc.backends.base import environment
@@ -17,6 +17,7 @@ from lacc.backends.tables import attention_entry
 from lacc.backends.torch_api import public_name
 from lacc.backends.triton_cut import delicate
 from lacc.runtime.contract import Signature
+from lacc.runtime.cuda_choosing import Load, Work, spoken
 from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 from lacc.tile.partition import WIDTH
@@ -26,6 +27,9 @@ ATTEND = {"forward": "ATTENTION.forward", "backward": "ATTENTION.backward"}
 
 CHUNK = 64
 """Tokens of a chunk where no kernel has chunks: of the stretches between kept states."""
+
+TOKENS = 4096
+"""Those of the call whose plan is told."""
 
 Names = tuple[str, ...]
 
@@ -48,7 +52,9 @@ class CudaFiles:
                `lacc.runtime.triton_rooms`
     passes     the entries of the table of passes, as code
     token      that of the program of one token, None where there is none
-    chunk      the tokens of a chunk that kernels are laid out for
+    chunk      the tokens of a chunk where they are given, else 0
+    works      by kernel: what launches are chosen by; the ``planned`` ones decide on chunks
+    plan       what is chosen for a call with the declared dims, and why
     attends    whether entries name ATTENTION, a CudaAttention of `lacc.runtime.cuda_attention`
     """
 
@@ -62,6 +68,9 @@ class CudaFiles:
     token: str | None
     chunk: int
     attends: bool = False
+    works: Mapping[str, Work] = field(default_factory=dict)
+    planned: Names = ()
+    plan: Names = ()
 
 
 def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) -> CudaFiles:
@@ -104,6 +113,8 @@ def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) ->
         "chunk": tokens,
     }
     env = environment()
+    works = {k.what.name: k.work() for p in passes if not p.by_token for k in p.kernels}
+    planned = [k.what.name for p in passes for k in p.planned()]
     return CudaFiles(
         name,
         env.get_template("cuda.cu.j2").render(values),
@@ -118,6 +129,15 @@ def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) ->
         tuple(f for p in passes for f in p.functions()),
         tuple(entries),
         token,
-        tokens,
+        chunk or 0,
         bool(attentions),
+        works,
+        tuple(planned),
+        tuple(_plan(derived, {name: works[name] for name in planned})),
     )
+
+
+def _plan(derived: Derived, works: Mapping[str, Work]) -> list[str]:
+    """What is chosen for a call of middling size with the declared dims."""
+    dims = {n: int(d.default or 0) or WIDTH for n, d in derived.spec.dims.items()}
+    return spoken(works, Load(tuple(sorted(dims.items())), 1, 16, TOKENS)) if works else []

@@ -40,7 +40,11 @@ LAUNCHING = (
     "lacc.runtime.launching",
     "lacc.runtime.triton_launches",
 )
-BUILDING = tuple(f"lacc.runtime.{name}" for name in ("caching", "cuda_building", "cuda_launching"))
+BUILDING = (
+    "lacc.plan.devices",
+    *(f"lacc.runtime.{name}" for name in ("cuda_arena", "cuda_choosing", "caching")),
+    *(f"lacc.runtime.{name}" for name in ("cuda_building", "cuda_launching")),
+)
 """Modules that are pasted whole into files whose kernels are CUDA's."""
 ATTENTION = tuple(
     f"lacc.runtime.{name}"
@@ -58,7 +62,7 @@ IMPORTS = {
 """What the parts that are pasted by name import."""
 GENERATED = re.compile(
     r"(run_)?(fused|split|forward|backward|FUSED|SPLIT|BACK)_(\d+[a-z]*|token)"
-    "|initial|initial_pull|promised|SIGNATURE|PROGRAM|HOST_*|KERNELS|launched|ATTENTION"
+    "|initial|initial_pull|promised|SIGNATURE|PROGRAM|HOST_*|KERNELS|WORKS|launched|ATTENTION"
 )
 """Names of what is written for the spec."""
 

@@ -62,7 +62,7 @@ def launched(way: str) -> Iterator[None]:
 
     def load(name: str, source: str, path: Path) -> dict[str, Any]:
         module = stock(name, source, path)
-        module["in_one"] = lambda *_: way == "fused"
+        module["launched"].in_one = lambda *_: way == "fused"
         module["KEPT"] = KEPT
         return module
 

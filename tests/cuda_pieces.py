@@ -88,10 +88,11 @@ def wrapper() -> str:
             f"KERNEL({name}, levels_t d; levels(&d, p[8], n[0], n[1], n[2], n[3], p[9]); "
             f"barrier(); {name}({inner});)"
         )
-        room = f"{name}_room(C, X)" if "w" in ins else "0"
+        sizes = "C, X, D" if name in ("meet_pull", "decayed_pull") else "C, X"
+        room = f"{name}_room({sizes})" if "w" in ins else "0"
         lines.append(
-            f'extern "C" int64_t {name}_scratch(int64_t C, int64_t X) '
-            f"{{ return (void)C, (void)X, {room}; }}"
+            f'extern "C" int64_t {name}_scratch(int64_t C, int64_t X, int64_t D) '
+            f"{{ return (void)C, (void)X, (void)D, {room}; }}"
         )
     for room in (
         "levels_room(C, D)",
@@ -133,7 +134,7 @@ class Pieces:
         C, D = g.shape
         X = max([D, *(x.shape[1] for x in tiles if x.ndim == 2)])
         outs = [None if s is None else self.empty(*s) for s in shapes]
-        kept, w = self.scratch("levels", C, D), self.scratch(name, C, X)
+        kept, w = self.scratch("levels", C, D), self.scratch(name, C, X, D)
         width = tiles[-1].shape[1] if tiles and tiles[-1].ndim == 2 else D
         pointers = [*outs, *tiles]
         pointers += [None] * (8 - len(pointers))

@@ -58,6 +58,9 @@ class Fake:
     def limit(self, device: Any) -> int:
         return 100 << 10
 
+    def profile(self, device: Any) -> str:
+        return ""
+
     def built(self, wanted: Wanted, device: Any) -> Fake:
         self.wanted.append(wanted)
         return self

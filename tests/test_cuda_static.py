@@ -46,7 +46,7 @@ def test_memory_that_a_launch_fills_is_written_once() -> None:
     x, y = torch.zeros(MIB // 4), torch.zeros(MIB // 4)
     recorder.know([x])
     for _ in range(2):
-        recorder._tensors = [x, y, x[:5]]
+        recorder._tensors, recorder._programs = [x, y, x[:5]], 3
         recorder.add(kernel, 3, 2)
     first, second = recorder.launches
     assert (first.read, first.written) == (MIB, MIB)

@@ -94,8 +94,17 @@ class Builder(Protocol):
     def limit(self, device: Any) -> int:
         """Bytes of shared memory that a block may have there."""
 
+    def profile(self, device: Any) -> str:
+        """The name by which launches are chosen, as `lacc.plan.devices` has it; "" where kernels
+        are emulated."""
+
 
 # ---- the device, its driver and what compiles for it
+
+
+def profile_of(device: Any) -> str:
+    """The name of a device by its capability."""
+    return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
 
 
 def architecture(device: Any) -> str:
@@ -263,6 +272,10 @@ class Nvcc:
         """As `Builder` says."""
         return shared_of(device)
 
+    def profile(self, device: Any) -> str:
+        """As `Builder` says."""
+        return profile_of(device)
+
     def built(self, wanted: Wanted, device: Any) -> Built:
         """As `Builder` says."""
         check_driver(release(self.command), shlex.join(self.command))
@@ -302,6 +315,10 @@ class Nvrtc:
     def limit(self, device: Any) -> int:
         """As `Builder` says."""
         return shared_of(device)
+
+    def profile(self, device: Any) -> str:
+        """As `Builder` says."""
+        return profile_of(device)
 
     def built(self, wanted: Wanted, device: Any) -> Built:
         """As `Builder` says."""

@@ -96,6 +96,10 @@ class Emulated:
         """As `Builder` says."""
         return LIMIT
 
+    def profile(self, device: Any) -> str:
+        """As `Builder` says."""
+        return ""
+
     def built(self, wanted: Wanted, device: Any) -> Built:
         """As `Builder` says."""
         from lacc.runtime.cuda_building import Loaded

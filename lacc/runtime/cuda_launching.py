@@ -10,22 +10,23 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from lacc.runtime.caching import BuildError
 from lacc.runtime.cuda_building import Builder, Built, Wanted, builder
+from lacc.runtime.cuda_choosing import THREADS, Load, Work, choice, chunk_of, total
 from lacc.runtime.torch_rooms import operand_dtype
 from lacc.runtime.torch_run import Support
-from lacc.runtime.torch_walk import power_from
+from lacc.runtime.torch_walk import multiprocessors, power_from
 
 SUPPORT = Support({torch.float32: "float", torch.float64: "double"}, "--target c or numpy")
 """CUDA's kernels: an emulation runs them on the CPU, too."""
 
 PRECISIONS = {"bf16": 0, "fp16": 1, "tf32x3": 2, "tf32": 3, "ieee": 4}
 ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
-THREADS = 128
 WIDEST, NARROWEST = 64, 16
 """Entries of the axis that blocks share: at most and at least, in each."""
 ROOM = 1 << 28
@@ -45,17 +46,11 @@ def entries(size: int, programs: int, sms: int, widest: int = WIDEST) -> int:
     return found
 
 
-def in_one(run: Any, size: int = 1) -> bool:
-    """Whether a forward takes one kernel for all, not one for states and one for outputs: where
-    sequences, heads and blocks of the axis that they share are enough for the device."""
-    programs = run.N * run.H
-    return bool(programs * -(-size // entries(size, programs, run.sms)) >= run.sms)
-
-
 class Launcher:
     """The kernels of ``name``.cu, which lies in the folder ``home`` with ``name``.h and begins with
-    the line ``head``: for each the names of its pointers, then of its numbers. They are built by
-    ``builder``, what is there where it is None, as a call of them needs, which raises BuildError
+    the line ``head``: for each the names of its pointers, then of its numbers; ``works`` say what
+    those that walk over chunks do, of which the ``planned`` ones decide on chunks. They are built
+    by ``builder``, what is there where it is None, as a call of them needs, which raises BuildError
     before it launches anything."""
 
     def __init__(
@@ -64,12 +59,62 @@ class Launcher:
         head: str,
         home: Path,
         kernels: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]],
+        works: Mapping[str, Work] = MappingProxyType({}),
+        planned: tuple[str, ...] = (),
     ) -> None:
         self.name, self.head, self.home, self.kernels = name, head, home, kernels
+        self.works, self.planned = works, planned
         self.builder: Builder | None = None
         self.built: dict[Any, Built] = {}
         self.structs: dict[str, Any] = {}
         self.lock = Lock()
+
+    def load(self, given: Any, sequences: int, tokens: int) -> Load:
+        """A call of ``tokens`` of all sequences, as choices depend on it; ``given``: its run, or
+        its arguments."""
+        return Load(
+            tuple(sorted(given.dims.items())),
+            sequences,
+            int(given.sizes["#H"]) if hasattr(given, "sizes") else given.H,
+            tokens,
+            given.out_dtype.itemsize,
+            self._builder().profile(given.device),
+            multiprocessors(given.device),
+        )
+
+    def chunk(self, args: Any, T: int) -> int:
+        """Tokens of a chunk, by what a call of T tokens a row should take."""
+        if not self.planned:
+            return NARROWEST
+        rows = int(args.sizes["#B"])
+        works = {name: self.works[name] for name in self.planned}
+        return chunk_of(works, self.load(args, rows, rows * T))
+
+    def in_one(self, run: Any, one: Sequence[str], several: Sequence[str]) -> bool:
+        """Whether a forward takes ``one`` kernel for all, not ``several``, by what they should
+        take; emulated where sequences and heads would fill a device, so that both are."""
+        load = self.load(run, run.N, run.B * run.T)
+        if not load.device:
+            return bool(run.sms <= run.N * run.H)
+        ways = ([self.works[name] for name in names] for names in (one, several))
+        first, second = (total(works, load, run.C) for works in ways)
+        return first <= second
+
+    def _sizes(
+        self, kernel: str, run: Any, programs: int, size: int, widest: int
+    ) -> tuple[int, int]:
+        """The entries of the axis that blocks share, 0 where they share none, and the threads of a
+        block."""
+        work = self.works.get(kernel)
+        if work is None:
+            return entries(size, programs, run.sms, widest) if size > 1 else 0, THREADS[0]
+        found = choice(work, self.load(run, run.N, run.B * run.T), run.C)
+        return found.block if size > 1 else 0, found.threads
+
+    def _builder(self) -> Builder:
+        if self.builder is None:
+            self.builder = builder()
+        return self.builder
 
     def __call__(
         self,
@@ -88,13 +133,22 @@ class Launcher:
         CUDA says."""
         if not programs or run.dry:
             return
-        block = entries(size, programs, run.sms, widest) if size > 1 else 0
+        block, threads = self._sizes(kernel, run, programs, size, widest)
         types = tuple(None if x is None else x.dtype for x in tensors)
-        key = (kernel, run.device, run.C, run.PRECISION, block, tuple(run.dims.items()), types)
+        key = (
+            kernel,
+            run.device,
+            run.C,
+            run.PRECISION,
+            block,
+            threads,
+            tuple(run.dims.items()),
+            types,
+        )
         built = self.built.get(key)
         if built is None:
             with self.lock:
-                built = self._alike(key) or self._built(kernel, run, block, types)
+                built = self._alike(key) or self._built(kernel, run, block, threads, types)
                 self.built[key] = built
         blocks = -(-size // block) if block else 1
         each = built.scratch * blocks
@@ -112,7 +166,7 @@ class Launcher:
             with torch.cuda.device(run.device if run.device.type == "cuda" else -1):
                 wrong = built.launch(arguments, several, blocks, run.device)
             if wrong:
-                grid = f"{several} x {blocks} blocks of {THREADS} threads"
+                grid = f"{several} x {blocks} blocks of {threads} threads"
                 raise RuntimeError(f"{self.name}_{kernel}, {grid}: {wrong}")
 
     def struct(self, kernel: str) -> Any:
@@ -127,11 +181,11 @@ class Launcher:
         return self.structs[kernel]
 
     def macros(
-        self, kernel: str, run: Any, block: int, types: Sequence[Any], limit: int
+        self, kernel: str, run: Any, block: int, threads: int, types: Sequence[Any], limit: int
     ) -> tuple[str, ...]:
         """What a kernel is compiled with: the sizes and dtypes of a call."""
         found = {f"D_{name}": size for name, size in run.dims.items()}
-        found |= {"CHUNK_L": run.C, "THREADS": THREADS, "SHARED_LIMIT": limit}
+        found |= {"CHUNK_L": run.C, "THREADS": threads, "SHARED_LIMIT": limit}
         found |= {"PRECISION": PRECISIONS[run.PRECISION]}
         found |= {"BLOCK": block or NARROWEST}
         given = zip(self.kernels[kernel][0], types, strict=True)
@@ -149,13 +203,14 @@ class Launcher:
                 return built
         return None
 
-    def _built(self, kernel: str, run: Any, block: int, types: Sequence[Any]) -> Built:
-        if self.builder is None:
-            self.builder = builder()
-        limit = self.builder.limit(run.device)
-        macros = self.macros(kernel, run, block, types, limit)
-        wanted = Wanted(self.name, f"{self.name}_{kernel}", self.files(), macros, THREADS)
-        built = self.builder.built(wanted, run.device)
+    def _built(
+        self, kernel: str, run: Any, block: int, threads: int, types: Sequence[Any]
+    ) -> Built:
+        maker = self._builder()
+        limit = maker.limit(run.device)
+        macros = self.macros(kernel, run, block, threads, types, limit)
+        wanted = Wanted(self.name, f"{self.name}_{kernel}", self.files(), macros, threads)
+        built = maker.built(wanted, run.device)
         if built.shared > limit:
             sizes = ", ".join(f"{name} = {n}" for name, n in run.dims.items())
             raise ValueError(

@@ -14,7 +14,8 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class CudaRecorder:
         self.architecture = architecture
         self.launches: list[Launch] = []
         self._tensors: list[Any] = []
+        self._programs = 0
         self._kept: list[Any] = []  # so that no address is another tensor's
         self._filled: set[int] = set()
 
@@ -73,15 +75,16 @@ class CudaRecorder:
         stock.builder = self
         module["SUPPORT"].everywhere = True
 
-        def launched(
-            kernel: str, run: Any, programs: int, size: int, tensors: Any, *more: Any
-        ) -> None:
-            self._tensors = [x for x in tensors if x is not None]
-            stock(kernel, run, programs, size, tensors, *more)
-
-        module["launched"] = launched
+        launched = module["launched"] = Noted(self, stock)
         if "ATTENTION" in module:
             module["ATTENTION"].launched = launched
+
+    def note(self, programs: int, tensors: Iterable[Any], launch: Callable[[], None]) -> None:
+        """Has ``launch()`` record the launch of so many programs on tensors."""
+        self._tensors = [x for x in tensors if x is not None]
+        self._programs, before = programs, len(self.launches)
+        launch()
+        self.launches[before:] = joined(self.launches[before:])
 
     def know(self, tensors: Iterable[Any]) -> None:
         """What calls are given: memory that holds something."""
@@ -98,6 +101,10 @@ class CudaRecorder:
     def limit(self, device: Any) -> int:
         """Bytes of shared memory that a block may have."""
         return self.architecture.shared_each
+
+    def profile(self, device: Any) -> str:
+        """The name of the architecture."""
+        return self.architecture.name
 
     def built(self, wanted: Wanted, device: Any) -> Measured:
         """A kernel, compiled. Raises NotCompiled."""
@@ -127,8 +134,8 @@ class CudaRecorder:
         )
 
     def add(self, kernel: Measured, programs: int, blocks: int) -> None:
-        """One launch of a kernel on the tensors at hand, each counted once: written where nothing
-        has written it before, else read."""
+        """One launch of a kernel on its part of the tensors at hand, each counted once: written
+        where nothing has written it before, else read; scratch memory is both."""
         moved = {"read": 0, "written": 0}
         views = sorted(self._tensors, key=lambda x: int(x.numel()))
         for x in {place(x): x for x in views}.values():
@@ -136,6 +143,8 @@ class CudaRecorder:
             sizes = [n for n, step in zip(x.shape, x.stride()) if step]
             moved["written" if fresh else "read"] += torch.Size(sizes).numel() * x.element_size()
         self.know(self._tensors)
+        scratch = kernel.scratch * programs * blocks
+        moved = {way: n * programs // self._programs + scratch for way, n in moved.items()}
         used, warps = kernel.resources.registers, kernel.warps
         self.launches.append(
             Launch(
@@ -151,8 +160,33 @@ class CudaRecorder:
                 read=moved["read"],
                 written=moved["written"],
                 issued=None,
+                scratch=kernel.scratch,
             )
         )
+
+
+class Noted:
+    """The launcher of an emitted file, which a recorder sees."""
+
+    def __init__(self, recorder: CudaRecorder, stock: Any) -> None:
+        self.recorder, self.stock, self.in_one = recorder, stock, stock.in_one
+
+    def __call__(
+        self, kernel: str, run: Any, programs: int, size: int, tensors: Any, *more: Any
+    ) -> None:
+        """A launch, as `lacc.runtime.cuda_launching.Launcher` takes it."""
+        launch = partial(self.stock, kernel, run, programs, size, tensors, *more)
+        self.recorder.note(programs, tensors, launch)
+
+
+def joined(launches: list[Launch]) -> list[Launch]:
+    """One launch in place of those that take the programs of one a part at a time."""
+    if not launches:
+        return []
+    first = launches[0]
+    grid = (sum(one.grid[0] for one in launches), *first.grid[1:])
+    moved = (sum(one.read for one in launches), sum(one.written for one in launches))
+    return [replace(first, grid=grid, read=moved[0], written=moved[1])]
 
 
 def place(x: Any) -> int:

@@ -20,7 +20,8 @@ class Launch:
     """One launch of one kernel. ``registers`` of a thread, ``spill`` bytes of a thread in local
     memory, ``shared`` bytes of a program, ``tensor`` core instructions by kind as they stand in the
     binary, ``read`` and ``written`` bytes of the tensors behind its loads and stores, each once;
-    ``issued`` instructions of a warp, None where they are not known, for the reason ``unknown``.
+    ``issued`` instructions of a warp, None where they are not known, for the reason ``unknown``;
+    ``scratch`` bytes of a program in memory that its kernel has to itself.
     """
 
     kernel: str
@@ -36,6 +37,7 @@ class Launch:
     written: int
     issued: float | None
     unknown: str = ""
+    scratch: int = 0
 
     @property
     def programs(self) -> int:

@@ -53,6 +53,12 @@ INLINE real real_of(fp16 x) {
     return from_fp16(x.bits);
 }
 
+/* An entry of an array, 0 where there is no array. */
+template <class T>
+INLINE real there(const void *given, const T *x, int64_t at) {
+    return given ? real_of(x[at]) : R(0);
+}
+
 INLINE void put(float *out, real x) {
     *out = (float)x;
 }

@@ -11,9 +11,9 @@ ROOM placement<15> tiles()
 {
     return placed<15>({
         {K * V_most, 0, 8}, /* S */
-        {L * K, 1, 5}, /* g */
         {L * V_most, 4, 6}, /* summed */
         {levels_room(L, K), 2, 5}, /* decay */
+        {L * K, 1, 2}, /* g */
         {L * K, 2, 3}, /* q */
         {L * K, 2, 3}, /* k */
         {L * K, 3, 4}, /* from_start */
@@ -33,9 +33,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_fused_0(const gla_f
 {
     constexpr auto lies = tiles();
     real *const S = lies.tile(0, a.arena);
-    real *const g = lies.tile(1, a.arena);
-    real *const summed = lies.tile(2, a.arena);
-    real *const decay_room = lies.tile(3, a.arena);
+    real *const summed = lies.tile(1, a.arena);
+    real *const decay_room = lies.tile(2, a.arena);
+    real *const g = lies.tile(3, a.arena);
     real *const q = lies.tile(4, a.arena);
     real *const k = lies.tile(5, a.arena);
     real *const from_start = lies.tile(6, a.arena);
@@ -143,8 +143,8 @@ ROOM placement<9> tiles()
 {
     return placed<9>({
         {K_most * V, 0, 6}, /* S */
-        {L * K_most, 1, 3}, /* g */
         {levels_room(L, K_most), 2, 3}, /* decay */
+        {L * K_most, 1, 2}, /* g */
         {K_most, 3, 5}, /* total */
         {L * K_most, 3, 4}, /* down2 */
         {L * K_most, 3, 4}, /* k */
@@ -159,8 +159,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0a(const gl
 {
     constexpr auto lies = tiles();
     real *const S = lies.tile(0, a.arena);
-    real *const g = lies.tile(1, a.arena);
-    real *const decay_room = lies.tile(2, a.arena);
+    real *const decay_room = lies.tile(1, a.arena);
+    real *const g = lies.tile(2, a.arena);
     real *const total = lies.tile(3, a.arena);
     real *const down2 = lies.tile(4, a.arena);
     real *const k = lies.tile(5, a.arena);
@@ -244,19 +244,19 @@ extern "C" int gla_forward_0a_launch(const gla_forward_0a_args *a, int64_t progr
 namespace forward_0b {
 
 [[maybe_unused]] constexpr int K = D_K, V = D_V, L = CHUNK_L;
+constexpr int V_most = BLOCK < V ? BLOCK : V;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
-ROOM placement<9> tiles()
+ROOM placement<8> tiles()
 {
-    return placed<9>({
-        {L * V, 3, 5}, /* summed */
-        {L * K, 0, 2}, /* g */
+    return placed<8>({
+        {L * V_most, 3, 6}, /* summed */
+        {L * K, 0, 1}, /* g */
         {levels_room(L, K), 1, 2}, /* decay */
         {L * K, 1, 2}, /* q */
         {L * K, 1, 2}, /* k */
         {L * K, 2, 3}, /* from_start */
         {L * L, 2, 4}, /* pairs */
-        {L * V, 5, 6}, /* o */
         {meet_room(L, K), 2, 2}, /* work */
     });
 }
@@ -272,8 +272,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0b(const gl
     real *const k = lies.tile(4, a.arena);
     real *const from_start = lies.tile(5, a.arena);
     real *const pairs = lies.tile(6, a.arena);
-    real *const o = lies.tile(7, a.arena);
-    real *const work = lies.tile(8, a.arena);
+    real *const work = lies.tile(7, a.arena);
     levels_t decay;
     real power;
     const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
@@ -282,12 +281,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0b(const gl
     const int64_t sequence = at.sequence, index = at.index;
     const auto its = sequence_at(sequence, a.T, a.cu, a.firsts);
     if (index * L >= its.tokens) return; /* behind all tokens */
+    const int64_t from = blockIdx.y * (int64_t)V_most;
+    const int V_here = V % V_most == 0 ? V_most : least(V_most, V - (int)from);
     auto *const g_at = entries<T_g>(a.g, its.batch * a.g_b + head * a.g_h);
     auto *const q_at = entries<T_q>(a.q, its.batch * a.q_b + head * a.q_h);
     auto *const k_at = entries<T_k>(a.k, its.batch * a.k_b + head * a.k_h);
-    auto *const S_start_at = entries<T_S_start>(a.S_start, 0);
-    auto *const v_at = entries<T_v>(a.v, its.batch * a.v_b + head * a.v_h);
-    auto *const o_at = entries<T_o>(a.o, head * V);
+    auto *const S_start_at = entries<T_S_start>(a.S_start, from);
+    auto *const v_at = entries<T_v>(a.v, its.batch * a.v_b + head * a.v_h + from * a.v_0);
+    auto *const o_at = entries<T_o>(a.o, head * V + from);
     // o = K**-0.5 * S[t].T @ q
     power = f_pow((real)(K), R(-0.5));
     const int64_t start = index * L;
@@ -303,16 +304,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0b(const gl
     barrier();
     meet(pairs, from_start, 0, q, k, K, &decay, work);
     barrier();
-    gemm(C, V, K, from_start, K, 1, moved(S_start_at, (chunk * H + head) * (K * V)), V, 1, summed, V, 1, WHOLE, 0);
+    gemm(C, V_here, K, from_start, K, 1, moved(S_start_at, (chunk * H + head) * (K * V)), V, 1, summed, V_here, 1, WHOLE, 0);
     barrier();
-    gemm(C, V, C, pairs, C, 1, v_at + token * a.v_t, a.v_t, a.v_0, summed, V, 1, LOWER_A, 1);
+    gemm(C, V_here, C, pairs, C, 1, v_at + token * a.v_t, a.v_t, a.v_0, summed, V_here, 1, LOWER_A, 1);
     barrier();
-    // o = K**-0.5 * S[t].T @ q
-    for (int i = threadIdx.x; i < C * V; i += THREADS) {
-        o[i] = power * summed[i];
+    // summed = K**-0.5 * S[t].T @ q
+    for (int i = threadIdx.x; i < C * V_here; i += THREADS) {
+        summed[i] = power * summed[i];
     }
     barrier();
-    store_tile(o_at + row * (H * V), H * V, 1, o, C, V);
+    store_tile(o_at + row * (H * V), H * V, 1, summed, C, V_here);
 }
 
 /* Bytes of shared and of global memory of a block; blocks that a multiprocessor runs at once, of a
@@ -356,8 +357,8 @@ ROOM placement<12> tiles()
 {
     return placed<12>({
         {K_most * V, 0, 6}, /* dS */
-        {L * K_most, 1, 3}, /* g */
         {levels_room(L, K_most), 2, 3}, /* decay */
+        {L * K_most, 1, 2}, /* g */
         {L * K_most, 3, 4}, /* up2 */
         {L * K_most, 3, 4}, /* q */
         {K_most, 3, 5}, /* total */
@@ -375,8 +376,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0a(const g
 {
     constexpr auto lies = tiles();
     real *const dS = lies.tile(0, a.arena);
-    real *const g = lies.tile(1, a.arena);
-    real *const decay_room = lies.tile(2, a.arena);
+    real *const decay_room = lies.tile(1, a.arena);
+    real *const g = lies.tile(2, a.arena);
     real *const up2 = lies.tile(3, a.arena);
     real *const q = lies.tile(4, a.arena);
     real *const total = lies.tile(5, a.arena);
@@ -472,49 +473,26 @@ extern "C" int gla_backward_0a_launch(const gla_backward_0a_args *a, int64_t pro
 namespace backward_0b {
 
 [[maybe_unused]] constexpr int K = D_K, V = D_V, L = CHUNK_L;
+constexpr int V_most = BLOCK < V ? BLOCK : V;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
-ROOM placement<34> tiles()
+ROOM placement<10> tiles()
 {
-    return placed<34>({
-        {L * K, 0, 16}, /* g */
-        {levels_room(L, K), 1, 16}, /* decay */
-        {L * K, 2, 15}, /* q */
-        {L * K, 2, 13}, /* k */
-        {K * V, 3, 12}, /* dS_end */
-        {L * V, 9, 14}, /* scaled2 */
-        {L * K, 4, 15}, /* product2 */
-        {K * V, 6, 14}, /* S_start */
-        {L * K, 2, 15}, /* up2 */
-        {L * L, 3, 11}, /* pairs */
-        {L * K, 3, 12}, /* to_end */
-        {L * K, 3, 15}, /* down2 */
-        {L * K, 5, 6}, /* scaled */
-        {L * K, 6, 17}, /* suffix_pull2 */
-        {K, 7, 8}, /* product3 */
-        {L * K, 8, 17}, /* whole_pull2 */
-        {L * V, 8, 9}, /* o */
-        {L * L, 10, 13}, /* product4 */
-        {L * V, 11, 12}, /* product5 */
-        {L * V, 12, 18}, /* dv */
-        {L * K, 13, 15}, /* dq */
-        {L * K, 13, 15}, /* part */
-        {L * K, 13, 17}, /* part2 */
-        {L * K, 14, 15}, /* product6 */
-        {L * K, 15, 18}, /* dk */
-        {L * K, 15, 16}, /* scaled3 */
-        {L * K, 15, 17}, /* dq2 */
-        {L * K, 16, 17}, /* prefix_pull2 */
-        {L * K, 17, 18}, /* dg */
-        {meet_room(L, K), 3, 3}, /* work */
-        {suffix_pull_room(L, K), 6, 6}, /* work2 */
-        {whole_pull_room(L, K), 8, 8}, /* work3 */
-        {meet_pull_room(L, K), 13, 13}, /* work4 */
-        {prefix_pull_room(L, K), 16, 16}, /* work5 */
+    return placed<10>({
+        {L * K, 0, 1}, /* g */
+        {levels_room(L, K), 1, 2}, /* decay */
+        {L * K, 1, 2}, /* q */
+        {L * K, 1, 2}, /* k */
+        {L * L, 2, 3}, /* pairs */
+        {L * K, 2, 4}, /* to_end */
+        {L * V_most, 2, 3}, /* scaled */
+        {L * V_most, 3, 4}, /* product2 */
+        {L * V_most, 4, 5}, /* dv */
+        {meet_room(L, K), 2, 2}, /* work */
     });
 }
 
-/* q, g, k, v, of one chunk. */
+/* v, of one chunk. */
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0b(const gla_backward_0b_args a)
 {
     constexpr auto lies = tiles();
@@ -522,36 +500,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0b(const g
     real *const decay_room = lies.tile(1, a.arena);
     real *const q = lies.tile(2, a.arena);
     real *const k = lies.tile(3, a.arena);
-    real *const dS_end = lies.tile(4, a.arena);
-    real *const scaled2 = lies.tile(5, a.arena);
-    real *const product2 = lies.tile(6, a.arena);
-    real *const S_start = lies.tile(7, a.arena);
-    real *const up2 = lies.tile(8, a.arena);
-    real *const pairs = lies.tile(9, a.arena);
-    real *const to_end = lies.tile(10, a.arena);
-    real *const down2 = lies.tile(11, a.arena);
-    real *const scaled = lies.tile(12, a.arena);
-    real *const suffix_pull2 = lies.tile(13, a.arena);
-    real *const product3 = lies.tile(14, a.arena);
-    real *const whole_pull2 = lies.tile(15, a.arena);
-    real *const o = lies.tile(16, a.arena);
-    real *const product4 = lies.tile(17, a.arena);
-    real *const product5 = lies.tile(18, a.arena);
-    real *const dv = lies.tile(19, a.arena);
-    real *const dq = lies.tile(20, a.arena);
-    real *const part = lies.tile(21, a.arena);
-    real *const part2 = lies.tile(22, a.arena);
-    real *const product6 = lies.tile(23, a.arena);
-    real *const dk = lies.tile(24, a.arena);
-    real *const scaled3 = lies.tile(25, a.arena);
-    real *const dq2 = lies.tile(26, a.arena);
-    real *const prefix_pull2 = lies.tile(27, a.arena);
-    real *const dg = lies.tile(28, a.arena);
-    real *const work = lies.tile(29, a.arena);
-    real *const work2 = lies.tile(30, a.arena);
-    real *const work3 = lies.tile(31, a.arena);
-    real *const work4 = lies.tile(32, a.arena);
-    real *const work5 = lies.tile(33, a.arena);
+    real *const pairs = lies.tile(4, a.arena);
+    real *const to_end = lies.tile(5, a.arena);
+    real *const scaled = lies.tile(6, a.arena);
+    real *const product2 = lies.tile(7, a.arena);
+    real *const dv = lies.tile(8, a.arena);
+    real *const work = lies.tile(9, a.arena);
     levels_t decay;
     real power;
     const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
@@ -560,17 +514,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0b(const g
     const int64_t sequence = at.sequence, index = at.index;
     const auto its = sequence_at(sequence, a.T, a.cu, a.firsts);
     if (index * L >= its.tokens) return; /* behind all tokens */
+    const int64_t from = blockIdx.y * (int64_t)V_most;
+    const int V_here = V % V_most == 0 ? V_most : least(V_most, V - (int)from);
     auto *const g_at = entries<T_g>(a.g, its.batch * a.g_b + head * a.g_h);
     auto *const q_at = entries<T_q>(a.q, its.batch * a.q_b + head * a.q_h);
     auto *const k_at = entries<T_k>(a.k, its.batch * a.k_b + head * a.k_h);
-    auto *const dS_end_at = entries<T_dS_end>(a.dS_end, 0);
-    auto *const v_at = entries<T_v>(a.v, its.batch * a.v_b + head * a.v_h);
-    auto *const S_start_at = entries<T_S_start>(a.S_start, 0);
-    auto *const do__at = entries<T_do_>(a.do_, its.batch * a.do__b + head * a.do__h);
-    auto *const dq_at = entries<T_dq>(a.dq, head * K);
-    auto *const dg_at = entries<T_dg>(a.dg, head * K);
-    auto *const dk_at = entries<T_dk>(a.dk, head * K);
-    auto *const dv_at = entries<T_dv>(a.dv, head * V);
+    auto *const dS_end_at = entries<T_dS_end>(a.dS_end, from);
+    auto *const do__at = entries<T_do_>(a.do_, its.batch * a.do__b + head * a.do__h + from * a.do__0);
+    auto *const dv_at = entries<T_dv>(a.dv, head * V + from);
     // o = K**-0.5 * S[t].T @ q
     power = f_pow((real)(K), R(-0.5));
     const int64_t start = index * L;
@@ -581,71 +532,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0b(const g
     barrier();
     // S[t] = diag(α) @ S[t-1] + k @ v.T
     levels(&decay, g, C, K, 1, 0, decay_room);
-    barrier();
-    prefix(up2, &decay);
     load_tile(q, q_at + token * a.q_t, a.q_t, a.q_0, C, C, K);
     load_tile(k, k_at + token * a.k_t, a.k_t, a.k_0, C, C, K);
     barrier();
     meet(pairs, 0, to_end, q, k, K, &decay, work);
-    suffix(down2, &decay);
-    load_tile(dS_end, moved(dS_end_at, (chunk * H + head) * (K * V)), 0, 1, 1, 1, K * V);
-    barrier();
-    gemm(K, C, V, dS_end, V, 1, v_at + token * a.v_t, a.v_0, a.v_t, product2, 1, K, WHOLE, 0);
-    barrier();
-    for (int i = threadIdx.x; i < C * K; i += THREADS) {
-        scaled[i] = product2[i] * k[i];
-    }
-    barrier();
-    suffix_pull(suffix_pull2, scaled, &decay, work2);
-    load_tile(S_start, moved(S_start_at, (chunk * H + head) * (K * V)), 0, 1, 1, 1, K * V);
-    barrier();
-    for (int i = threadIdx.x / LANES; i < K; i += WARPS) {
-        const int i_K = i;
-        real sum = R(0);
-        for (int j = threadIdx.x % LANES; j < V; j += LANES) {
-            const int i_V = j;
-            sum += dS_end[i_K * V + i_V] * S_start[i_K * V + i_V];
-        }
-        for (int mask = LANES / 2; mask > 0; mask /= 2)
-            sum += across(sum, mask);
-        if (threadIdx.x % LANES == 0) product3[i] = sum;
-    }
-    barrier();
-    whole_pull(whole_pull2, product3, &decay, work3);
-    load_tile(o, moved(do__at, token * a.do__t), a.do__t, a.do__0, C, C, V);
-    barrier();
     // o = K**-0.5 * S[t].T @ q
-    for (int i = threadIdx.x; i < C * V; i += THREADS) {
-        scaled2[i] = o[i] * power;
+    for (int i = threadIdx.x; i < C * V_here; i += THREADS) {
+        const int t = i / V_here;
+        const int i_V = i % V_here;
+        scaled[i] = there(a.do_, moved(do__at, token * a.do__t), t * a.do__t + i_V * a.do__0) * power;
     }
     barrier();
     // S[t] = diag(α) @ S[t-1] + k @ v.T
-    gemm(C, C, V, scaled2, V, 1, v_at + token * a.v_t, a.v_0, a.v_t, product4, C, 1, WHOLE, 0);
+    gemm(C, V_here, C, pairs, 1, C, scaled, V_here, 1, product2, V_here, 1, UPPER_A, 0);
     barrier();
-    gemm(C, V, C, pairs, 1, C, scaled2, V, 1, product5, V, 1, UPPER_A, 0);
+    gemm_onto(V_here, C, K, moved(dS_end_at, (chunk * H + head) * (K * V)), 1, V, to_end, 1, K, dv, 1, V_here, WHOLE, product2, NULL, 0, 0);
     barrier();
-    gemm_onto(V, C, K, dS_end, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product5, NULL, 0, 0);
-    barrier();
-    meet_pull(dq, part, part2, product4, q, k, K, &decay, work4);
-    barrier();
-    gemm(C, K, V, scaled2, V, 1, S_start, 1, V, product6, K, 1, WHOLE, 0);
-    barrier();
-    for (int i = threadIdx.x; i < C * K; i += THREADS) {
-        dk[i] = product2[i] * down2[i] + part[i];
-        scaled3[i] = product6[i] * q[i];
-        dq2[i] = dq[i] + product6[i] * up2[i];
-    }
-    barrier();
-    prefix_pull(prefix_pull2, scaled3, &decay, work5);
-    barrier();
-    for (int i = threadIdx.x; i < C * K; i += THREADS) {
-        dg[i] = suffix_pull2[i] + whole_pull2[i] + part2[i] + prefix_pull2[i];
-    }
-    store_tile(moved(dq_at, row * (H * K)), H * K, 1, dq2, C, K);
-    barrier();
-    store_tile(moved(dg_at, row * (H * K)), H * K, 1, dg, C, K);
-    store_tile(moved(dk_at, row * (H * K)), H * K, 1, dk, C, K);
-    store_tile(moved(dv_at, row * (H * V)), H * V, 1, dv, C, V);
+    store_tile(moved(dv_at, row * (H * V)), H * V, 1, dv, C, V_here);
 }
 
 /* Bytes of shared and of global memory of a block; blocks that a multiprocessor runs at once, of a
@@ -672,6 +575,175 @@ extern "C" int64_t gla_backward_0b_together(void)
 extern "C" int gla_backward_0b_launch(const gla_backward_0b_args *a, int64_t programs, int64_t blocks, void *stream)
 {
     return launch(gla_backward_0b, programs, blocks, THREADS, gla_backward_0b_shared(), stream, *a);
+}
+#endif
+
+}
+#endif
+
+#if !defined(LACC_ONLY) || defined(LACC_ONLY_backward_0c)
+namespace backward_0c {
+
+[[maybe_unused]] constexpr int K = D_K, V = D_V, L = CHUNK_L;
+constexpr int K_most = BLOCK < K ? BLOCK : K;
+
+/* Tiles: floats, and the stretches between barriers from which to which each is held. */
+ROOM placement<17> tiles()
+{
+    return placed<17>({
+        {levels_room(L, K_most), 1, 11}, /* decay */
+        {L * K_most, 3, 8}, /* up2 */
+        {L * K_most, 6, 10}, /* k */
+        {L * K_most, 6, 12}, /* dg */
+        {L * K_most, 3, 6}, /* product5 */
+        {L * K_most, 8, 12}, /* product2 */
+        {L * V, 1, 3}, /* scaled2 */
+        {L * K_most, 4, 7}, /* q */
+        {L * K_most, 7, 13}, /* dk */
+        {L * K_most, 0, 1}, /* g */
+        {L * K_most, 11, 12}, /* down2 */
+        {K_most, 10, 11}, /* product3 */
+        {L * L, 2, 7}, /* product4 */
+        {suffix_pull_room(L, K_most), 10, 10}, /* work */
+        {whole_pull_room(L, K_most), 11, 11}, /* work2 */
+        {meet_pull_room(L, K_most, K_most), 7, 7}, /* work3 */
+        {prefix_pull_room(L, K_most), 6, 6}, /* work4 */
+    });
+}
+
+/* q, g, k, of one chunk. */
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0c(const gla_backward_0c_args a)
+{
+    constexpr auto lies = tiles();
+    real *const decay_room = lies.tile(0, a.arena);
+    real *const up2 = lies.tile(1, a.arena);
+    real *const k = lies.tile(2, a.arena);
+    real *const dg = lies.tile(3, a.arena);
+    real *const product5 = lies.tile(4, a.arena);
+    real *const product2 = lies.tile(5, a.arena);
+    real *const scaled2 = lies.tile(6, a.arena);
+    real *const q = lies.tile(7, a.arena);
+    real *const dk = lies.tile(8, a.arena);
+    real *const g = lies.tile(9, a.arena);
+    real *const down2 = lies.tile(10, a.arena);
+    real *const product3 = lies.tile(11, a.arena);
+    real *const product4 = lies.tile(12, a.arena);
+    real *const work = lies.tile(13, a.arena);
+    real *const work2 = lies.tile(14, a.arena);
+    real *const work3 = lies.tile(15, a.arena);
+    real *const work4 = lies.tile(16, a.arena);
+    levels_t decay;
+    real power;
+    const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
+    const int64_t chunk = program / H;
+    const auto at = chunk_at(chunk, a.T, a.table);
+    const int64_t sequence = at.sequence, index = at.index;
+    const auto its = sequence_at(sequence, a.T, a.cu, a.firsts);
+    if (index * L >= its.tokens) return; /* behind all tokens */
+    const int64_t from = blockIdx.y * (int64_t)K_most;
+    const int K_here = K % K_most == 0 ? K_most : least(K_most, K - (int)from);
+    auto *const g_at = entries<T_g>(a.g, its.batch * a.g_b + head * a.g_h + from * a.g_0);
+    auto *const dS_end_at = entries<T_dS_end>(a.dS_end, from * V);
+    auto *const v_at = entries<T_v>(a.v, its.batch * a.v_b + head * a.v_h);
+    auto *const k_at = entries<T_k>(a.k, its.batch * a.k_b + head * a.k_h + from * a.k_0);
+    auto *const S_start_at = entries<T_S_start>(a.S_start, from * V);
+    auto *const do__at = entries<T_do_>(a.do_, its.batch * a.do__b + head * a.do__h);
+    auto *const q_at = entries<T_q>(a.q, its.batch * a.q_b + head * a.q_h + from * a.q_0);
+    auto *const dq_at = entries<T_dq>(a.dq, head * K + from);
+    auto *const dg_at = entries<T_dg>(a.dg, head * K + from);
+    auto *const dk_at = entries<T_dk>(a.dk, head * K + from);
+    // o = K**-0.5 * S[t].T @ q
+    power = f_pow((real)(K), R(-0.5));
+    const int64_t start = index * L;
+    const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
+    [[maybe_unused]] const int64_t place = start, token = its.first + place;
+    [[maybe_unused]] const int64_t row = its.batch * a.T + token;
+    load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K_here);
+    barrier();
+    // S[t] = diag(α) @ S[t-1] + k @ v.T
+    levels(&decay, g, C, K_here, 1, 0, decay_room);
+    // o = K**-0.5 * S[t].T @ q
+    for (int i = threadIdx.x; i < C * V; i += THREADS) {
+        const int t = i / V;
+        const int i_V = i % V;
+        scaled2[i] = there(a.do_, moved(do__at, token * a.do__t), t * a.do__t + i_V * a.do__0) * power;
+    }
+    barrier();
+    // S[t] = diag(α) @ S[t-1] + k @ v.T
+    gemm(C, C, V, scaled2, V, 1, v_at + token * a.v_t, a.v_0, a.v_t, product4, C, 1, WHOLE, 0);
+    barrier();
+    gemm(C, K_here, V, scaled2, V, 1, moved(S_start_at, (chunk * H + head) * (K * V)), 1, V, product5, K_here, 1, WHOLE, 0);
+    prefix(up2, &decay);
+    barrier();
+    for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
+        up2[i] = product5[i] * up2[i];
+    }
+    load_tile(q, q_at + token * a.q_t, a.q_t, a.q_0, C, C, K_here);
+    barrier();
+    for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
+        product5[i] = product5[i] * q[i];
+    }
+    barrier();
+    prefix_pull(dg, product5, &decay, work4);
+    load_tile(k, k_at + token * a.k_t, a.k_t, a.k_0, C, C, K_here);
+    barrier();
+    meet_pull(up2, dk, dg, product4, q, k, K_here, &decay, work3, 5);
+    barrier();
+    store_tile(moved(dq_at, row * (H * K)), H * K, 1, up2, C, K_here);
+    gemm(K_here, C, V, moved(dS_end_at, (chunk * H + head) * (K * V)), V, 1, v_at + token * a.v_t, a.v_0, a.v_t, product2, 1, K_here, WHOLE, 0);
+    barrier();
+    for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
+        k[i] = product2[i] * k[i];
+    }
+    barrier();
+    suffix_pull(dg, k, &decay, work, 1);
+    for (int i = threadIdx.x / LANES; i < K_here; i += WARPS) {
+        const int i_K = i;
+        real sum = R(0);
+        for (int j = threadIdx.x % LANES; j < V; j += LANES) {
+            const int i_V = j;
+            sum += there(a.dS_end, moved(dS_end_at, (chunk * H + head) * (K * V)), i_K * V + i_V) * there(a.S_start, moved(S_start_at, (chunk * H + head) * (K * V)), i_K * V + i_V);
+        }
+        for (int mask = LANES / 2; mask > 0; mask /= 2)
+            sum += across(sum, mask);
+        if (threadIdx.x % LANES == 0) product3[i] = sum;
+    }
+    barrier();
+    whole_pull(dg, product3, &decay, work2, 1);
+    suffix(down2, &decay);
+    barrier();
+    for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
+        dk[i] += product2[i] * down2[i];
+    }
+    store_tile(moved(dg_at, row * (H * K)), H * K, 1, dg, C, K_here);
+    barrier();
+    store_tile(moved(dk_at, row * (H * K)), H * K, 1, dk, C, K_here);
+}
+
+/* Bytes of shared and of global memory of a block; blocks that a multiprocessor runs at once, of a
+   kernel whose blocks take programs in turn, else 0. */
+#ifdef __CUDACC_RTC__
+extern "C" __device__ long long gla_backward_0c_needs[3] = {tiles().shared, tiles().scratch, 0};
+#else
+extern "C" int64_t gla_backward_0c_shared(void)
+{
+    return tiles().shared;
+}
+
+extern "C" int64_t gla_backward_0c_scratch(void)
+{
+    return tiles().scratch;
+}
+
+extern "C" int64_t gla_backward_0c_together(void)
+{
+    return 0;
+}
+
+
+extern "C" int gla_backward_0c_launch(const gla_backward_0c_args *a, int64_t programs, int64_t blocks, void *stream)
+{
+    return launch(gla_backward_0c, programs, blocks, THREADS, gla_backward_0c_shared(), stream, *a);
 }
 #endif
 
