@@ -180,6 +180,35 @@ def test_a_tensor_that_is_another_one_now(gla: Any) -> None:
         stepper(*token)
 
 
+def test_a_tensor_that_is_turned_in_place(gla: Any) -> None:
+    """Of one memory and shape, with other strides or another dtype."""
+    torch = pytest.importorskip("torch")
+    for turn in (
+        lambda x: x.transpose_(1, 2),
+        lambda x: setattr(x, "data", x.data.view(torch.int32)),
+    ):
+        token = [torch.rand(2, 4, 4) for _ in range(3)] + [-torch.rand(2, 4, 4)]
+        with torch.no_grad():
+            stepper = gla.stepper(*token)
+            stepper(*token)
+            turn(token[0])
+            with pytest.raises(ValueError, match="q: expected, as for the first token"):
+                stepper(*token)
+
+
+@pytest.mark.parametrize("target", ["c", "numpy"])
+def test_a_state_cannot_be_replaced(target: str) -> None:
+    """C would go on with the memory of the first, and say nothing."""
+    token = [y[0] for y in drawn()]
+    kernel = lacc.compile(ROOT / "examples" / "gla.la", target=target)
+    stepper = kernel.stepper(*token)
+    other = kernel.step(*token)[1]
+    with pytest.raises(AttributeError, match="state"):
+        stepper.state = other
+    stepper.state[0][...] = other[0]
+    assert np.array_equal(stepper(*token), kernel.step(*token, other)[0])
+
+
 def test_a_spec_without_steps() -> None:
     kernel = lacc.compile(ROOT / "examples" / "bidirectional.la", target="c")
     with pytest.raises(lacc.LaccError) as refused:

@@ -208,7 +208,7 @@ class Host:
             fields = self.listed(made.state) or [None]
             if any(x is None for x in fields):
                 raise ValueError(f"state: expected {', '.join(self.fields)}, got {state!r}")
-            made.state = self.State(*fields)
+            made.now = self.State(*fields)
             arrays = [array_of(x) for x in (*given.values(), *fields)]
             if made.grows or not self.direct.possible or self.direct.attends:
                 return Stepper(self.signature, step, forward, arguments, made.state)

@@ -14,7 +14,8 @@ from lacc.runtime.contract import Arrays, Signature, grows
 class Stepper:
     """Decoding: ``stepper(q, k, ...)`` takes the inputs of one token [B, H, *axes] in declared
     order, without those omitted when it was made, and gives its outputs. ``state``, as `step` gives
-    it, goes on in place; where it grows with every token, it is another one after each."""
+    it, goes on in place; where it grows with every token, it is another one after each. It cannot
+    be set: C keeps to the memory of the first. Write to its arrays, or make another stepper."""
 
     def __init__(
         self,
@@ -37,14 +38,19 @@ class Stepper:
             _, begun = forward({**arguments, **none})
             fields = (x.clone() if hasattr(x, "clone") else x.copy() for x in begun)
             state = type(begun)(*fields)  # of its own memory, to be written to
-        self.state = state
+        self.now = state
+
+    @property
+    def state(self) -> Any:
+        """The state behind the last token."""
+        return self.now
 
     def __call__(self, *inputs: Any) -> Any:
         """The outputs of the next token."""
         self.count(inputs)
-        out = None if self.grows else self.state
+        out = None if self.grows else self.now
         arguments = {**self.fixed, **dict(zip(self.names, inputs))}
-        outputs, self.state = self.step(arguments, state=self.state, out=out)
+        outputs, self.now = self.step(arguments, state=self.now, out=out)
         return outputs
 
     def count(self, inputs: tuple[Any, ...]) -> None:
