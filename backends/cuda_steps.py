@@ -155,7 +155,7 @@ class CudaSteps(CudaBodies):
                     if at < 0:
                         continue
                     later = " ".join(step.lines[at + 1 :])
-                    if re.search(rf"\b{old}\b", later):
+                    if _tiles(old).search(later):
                         continue
                     self._renamed(steps, new, old)
                     last[old] = last.pop(new)
@@ -166,7 +166,7 @@ class CudaSteps(CudaBodies):
         """Has the tile ``old`` lie where ``new`` does."""
         self.body.renamed(old, new)
         for step in steps:
-            step.lines[:] = [re.sub(rf"\b{old}\b", new, line) for line in step.lines]
+            step.lines[:] = _with_tiles(step.lines, {old: new})
             step.touches = tuple(
                 dict.fromkeys(replace(t, place=new) if t.place == old else t for t in step.touches)
             )
@@ -331,8 +331,18 @@ class CudaSteps(CudaBodies):
 def _with_names(step: Step, names: Mapping[str, str], again: bool) -> Step:
     """A step with other names of tiles; done again it says nothing of the spec's lines."""
     lines = [line for line in step.lines if not (again and line.startswith("//"))]
-    if names:
-        words = re.compile(rf"\b({'|'.join(names)})\b")
-        lines = [words.sub(lambda m: names[m[1]], line) for line in lines]
     touches = tuple(replace(t, place=names.get(t.place, t.place)) for t in step.touches)
-    return Step(lines, touches)
+    return Step(_with_tiles(lines, names), touches)
+
+
+def _with_tiles(lines: Iterable[str], names: Mapping[str, str]) -> list[str]:
+    """Lines in which tiles have other names; arguments, of which there may be ones that are called
+    alike, keep theirs, and so does what is said."""
+    if not names:
+        return [*lines]
+    words = _tiles(*names)
+    return [x if x.startswith("//") else words.sub(lambda m: names[m[1]], x) for x in lines]
+
+
+def _tiles(*names: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w.])({'|'.join(names)})\b")
