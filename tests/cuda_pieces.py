@@ -49,8 +49,8 @@ template <class T> __device__ void ahead(real *out, const T *x, const int64_t *n
     const int rows = n[3], wide = n[4], known = n[2], narrow = n[7];
     T *raw = (T *)shared_memory(), *other = raw + rows * wide;
     for (int i = 0; i < 3; i++, x += x ? rows * n[0] : 0) {
-        const int here = i < 2 ? rows : known, next = i == 0 ? rows : i == 1 ? known : 0;
-        const int width = i < 2 ? wide : narrow, then = i == 0 ? wide : narrow;
+        const int here = i < 2 ? rows : known, next = i == 0 ? rows : i == 1 ? known : -4 * wide;
+        const int width = i < 2 ? wide : narrow, then = i == 0 ? wide : i == 1 ? narrow : next;
         load_ahead<1>(out, raw, x, rows * n[0], n[0], n[1], here, width, next, then, i == 0);
         out += here * width;
         T *const room = n[6] ? nullptr : other;

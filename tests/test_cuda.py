@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import EXAMPLES, ROOT
@@ -23,11 +24,14 @@ import kernel_cases
 
 import lacc
 from lacc.diagnostics import LaccError
+from lacc.runtime.cuda_building import Built, Wanted
 from lacc.runtime.cuda_emulation import COMPILER, ORDERS, Emulated
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs {COMPILER}")
 
 CASES = kernel_cases.CASES
+SLOW = ("mlstm_by_hand", "gla_outer")
+"""Examples whose like is there in another one that takes less time."""
 REFUSED = "deltaformer"
 """It attends and has no chunks."""
 TABLE = ROOT / "tests" / "matrix" / "cuda.md"
@@ -42,7 +46,13 @@ mode, with products as on tensor cores. Processor seconds, compilers apart.
 """
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=list(CASES))
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(n, marks=pytest.mark.full if name in SLOW else (), id=name)
+        for n, name in enumerate(CASES)
+    ],
+)
 def test_emulated_kernels_are_the_recurrence(number: int) -> None:
     """Threads run in one order, and in another one for the next example."""
     name, dims = [*CASES.items()][number]
@@ -65,6 +75,25 @@ def test_a_state_that_is_read_behind_its_next_value_stays_until_then() -> None:
     """Its scale in logs, which what is added next to it asks for, too."""
     checks = {"fused": {"once": kernel_cases.of(kernel_cases.once, "recurrent")}}
     assert not cuda_cases.failures("rwkv4", {}, checks, Emulated())
+
+
+def test_blocks_of_as_many_threads_as_a_gpu_should_have() -> None:
+    found = set()
+
+    class Profiled(Emulated):
+        """Launches are chosen for a device."""
+
+        def profile(self, device: Any) -> str:
+            return "sm_90"
+
+        def built(self, wanted: Wanted, device: Any) -> Built:
+            found.add(wanted.threads)
+            return super().built(wanted, device)
+
+    checks = {"split": {"once": kernel_cases.of(kernel_cases.once, "chunk")}}
+    dims = CASES["gated_deltanet"]
+    assert not cuda_cases.failures("gated_deltanet", dims, checks, Profiled("shuffled"))
+    assert 256 in found
 
 
 def test_attention_token_by_token_is_refused() -> None:

@@ -137,8 +137,8 @@ DEVICE void store_tile(T *x, int64_t row_step, int64_t step, const real *tile, i
 }
 
 /* `load_tile` of all `known` rows, of which each call brings the `next` ones of the next call on their
-   way, `by` entries on and next_width wide, into raw: shared memory as large as the rows, or null, and
-   then nothing is brought. Nothing is on its way where the call is `fresh`. A thread takes the pieces that it has sent
+   way, `by` entries on and next_width wide (next is 0 or less behind the last), into raw: shared memory
+   as large as the rows, or null, and then nothing is brought. Nothing is on its way where the call is `fresh`. A thread takes the pieces that it has sent
    for itself; `others` such calls lie between one and the next for the same rows. */
 template <int others, class T>
 DEVICE void load_ahead(real *out, void *raw, const T *x, int64_t by, int64_t row_step, int64_t step, int known, int width,
@@ -150,7 +150,7 @@ DEVICE void load_ahead(real *out, void *raw, const T *x, int64_t by, int64_t row
         load_tile(out, x, row_step, step, known, known, width);
     else
         load_tile(out, x ? (const T *)raw : x, width, 1, known, known, width);
-    const int sent = x && able(next_width) ? next * next_width : 0;
+    const int sent = x && next > 0 && able(next_width) ? next * next_width : 0;
     for (int i = threadIdx.x * N; i < sent; i += THREADS * N)
         copy_later<16>((T *)raw + i, x + by + (i / next_width * row_step + i % next_width));
     end_group();

@@ -160,7 +160,7 @@ INLINE void leaves_pull(real *dx, real *dy, real *dg, const real *ct, const real
 enum { STRIP = 64 };
 
 /* For each token what comes back to it, decayed up to its run of m or from behind it, for `many` channels from `first`
-   on: back [C][many]. */
+   on: back [C][many], which is written behind a barrier. */
 template <int P>
 INLINE void pulled_runs(real *back, const real *ct, const real *x, const real *y, const levels_t &d, int m, int first, int many) {
     enum { SLAB = operand<P>::SLAB };
@@ -226,7 +226,6 @@ DEVICE void meet_pull(real *dx, real *dy, real *dg, const real *ct, const real *
     for (int first = 0; first < D; first += STRIP)
         for (int m = LEAF; m < C; m *= 2) {
             const int many = least(STRIP, D - first);
-            if (first || m > LEAF) barrier();
             pulled_runs<PRECISION>(w, ct, x, y, *d, m, first, many);
             barrier();
             for (int i = threadIdx.x; i < runs_of(C, m) * many; i += THREADS) {

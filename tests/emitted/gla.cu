@@ -308,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0b(const gl
     barrier();
     gemm(C, V_here, C, pairs, C, 1, v_at + token * a.v_t, a.v_t, a.v_0, summed, V_here, 1, LOWER_A, 1);
     barrier();
-    // summed = K**-0.5 * S[t].T @ q
+    // o = K**-0.5 * S[t].T @ q
     for (int i = threadIdx.x; i < C * V_here; i += THREADS) {
         summed[i] = power * summed[i];
     }

@@ -1,0 +1,104 @@
+"""How CUDA kernels are launched: what a block is taken to hold is what the compiler places, and
+chunks, blocks and threads follow the call and the device."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from functools import cache
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+pytest.importorskip("torch")
+
+from lacc import driver
+from lacc.plan.devices import device_named
+from lacc.runtime.compiled import placed
+from lacc.runtime.cuda_building import Wanted
+from lacc.runtime.cuda_emulation import COMPILER, Emulated
+from lacc.runtime.kernel import load
+
+
+@cache
+def texts(name: str) -> dict[str, str]:
+    """The files of an example."""
+    files = driver.compile(ROOT / "examples" / f"{name}.la", "cuda").files
+    assert files is not None
+    return dict(files)
+
+
+@cache
+def module(name: str) -> dict[str, Any]:
+    """The names of its Python file."""
+    files = texts(name)
+    return load(name, files[f"{name}_cuda.py"], placed(name, files) / f"{name}_cuda.py")
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs {COMPILER}")
+@pytest.mark.parametrize("name", [pytest.param("gla", marks=pytest.mark.full), "gated_deltanet"])
+def test_a_block_holds_what_choices_take_it_to(name: str) -> None:
+    """In so little shared memory that some tiles lie in scratch memory."""
+    here, dims, tokens, block, limit = module(name), {"K": 40, "V": 72}, 32, 32, 40 << 10
+    macros = {f"D_{axis}": size for axis, size in dims.items()} | {"CHUNK_L": tokens}
+    macros |= {"BLOCK": block, "SHARED_LIMIT": limit, "PRECISION": 0}
+    said = tuple(f"{macro}={value}" for macro, value in macros.items())
+    wanted = Wanted(name, name, {k: x for k, x in texts(name).items() if k[-2:] != "py"}, said, 128)
+    library = ctypes.CDLL(str(Emulated(more=("-O0",), races=False).library(wanted)))
+    far = 0
+    for kernel, work in here["WORKS"].items():
+        most, size = work.split
+        sizes = {**dims, "L": tokens}
+        if size:
+            sizes[most] = min(block, here["evaluated"](size, sizes))
+        found = [library[f"{name}_{kernel}_{memory}"] for memory in ("shared", "scratch")]
+        for function in found:
+            function.restype = ctypes.c_int64
+        shared, scratch = here["arena"](work.tiles, sizes, limit)
+        far += scratch
+        assert found[1]() == scratch, kernel
+        if work.kind == "chunk":
+            assert found[0]() == shared, kernel
+        else:  # rows of the next chunk have what is left
+            assert shared <= found[0]() <= limit, kernel
+    assert far
+
+
+def call(name: str, width: int, tokens: int, heads: int, device: str) -> Any:
+    """A call of one sequence in bfloat16."""
+    return module(name)["Load"]((("K", width), ("V", width)), 1, heads, tokens, 2, device)
+
+
+def chunk(name: str, asked: Any) -> int:
+    """Tokens of a chunk for it."""
+    here = module(name)
+    works = {kernel: here["WORKS"][kernel] for kernel in here["launched"].planned}
+    found: int = here["chunk_of"](works, asked)
+    return found
+
+
+def test_blocks_have_no_more_shared_memory_than_the_device() -> None:
+    here = module("gated_deltanet")
+    for device in ("sm_80", "sm_90", "sm_100"):
+        for width in (64, 256):
+            asked = call("gated_deltanet", width, 4096, 16, device)
+            for work in here["WORKS"].values():
+                for tokens in (16, 32, 64):
+                    found = here["choice"](work, asked, tokens)
+                    assert found.shared <= device_named(device).shared
+                    assert found.block in (16, 32, 64, 128) and found.threads in (128, 256)
+
+
+def test_chunks_are_shorter_where_tiles_would_not_fit() -> None:
+    assert chunk("gated_deltanet", call("gated_deltanet", 128, 4096, 16, "sm_90")) == 64
+    assert chunk("gated_deltanet", call("gated_deltanet", 128, 4096, 16, "sm_80")) == 32
+
+
+def test_blocks_are_narrower_where_there_is_little_to_do() -> None:
+    here = module("gated_deltanet")
+    work = here["WORKS"]["backward_0a"]
+    assert work.split[1] == "V"
+    little = here["choice"](work, call("gated_deltanet", 128, 256, 1, "sm_90"), 64)
+    much = here["choice"](work, call("gated_deltanet", 128, 4096, 16, "sm_90"), 64)
+    assert little.block == 16 and much.block == 128
