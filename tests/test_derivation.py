@@ -113,6 +113,13 @@ def test_what_is_derived_is_true(name: str) -> None:
         assert set(found) >= ({"chunk", "backward"} if chunked else {"recurrent"})
 
 
+def test_blocks_of_keys_out_of_sight() -> None:
+    """A window shorter than the sequence that the equations are checked on."""
+    spec = driver.load(ROOT / "examples/sliding_window.la", {"W": 3})
+    errors = check(derive(spec, *driver.found(spec)), driver.compile(spec, "reference"))
+    assert max(errors["Attention"].values()) < 1e-12
+
+
 def test_every_class_is_derived() -> None:
     kinds = {part.kind for given in SOURCES.values() for part in derived_only(given).parts}
     assert kinds == {*CLASSES, "attention"} - {"none"}

@@ -76,15 +76,15 @@ class Attention:
             "kept for each query. For the keys up to u and those after it:"
         ]
         scaled = []
-        ends = ((self.low(), U), (U + 1, T))
+        ends, where = ((self.low(), U), (U + 1, T)), "1 <= u < t"
+        if self.window is not None:  # else none are up to u, and some after it out of sight
+            where = f"1 <= u, t - {self.window} < u < t"
         for (low, high), total, value in zip(ends, self.totals, self.values):
             log, mean = symbol(total, T, U), symbol(value, T, U)
             weight = Term("call", (add(self.logit(T, S), neg(log)),), "exp")
             parts += [
-                Equation(log, over("lse", S, low, high, self.logit(T, S)), "1 <= u < t"),
-                Equation(
-                    mean, over("sum", S, low, high, scale(weight, spec(self.v, S))), "1 <= u < t"
-                ),
+                Equation(log, over("lse", S, low, high, self.logit(T, S)), where),
+                Equation(mean, over("sum", S, low, high, scale(weight, spec(self.v, S))), where),
             ]
             share = Term("call", (add(log, neg(symbol(self.log, T))),), "exp")
             scaled.append(scale(share, mean))
@@ -94,8 +94,8 @@ class Attention:
             whole = Term("call", (whole, spec(self.sink, T)), "logaddexp")
         parts += [
             "Both together, where no exponent is positive:",
-            Equation(symbol(self.log, T), whole, "1 <= u < t"),
-            Equation(symbol(self.out, T), add(*scaled), "1 <= u < t"),
+            Equation(symbol(self.log, T), whole, where),
+            Equation(symbol(self.out, T), add(*scaled), where),
         ]
         return Section("Chunk form", tuple(parts))
 

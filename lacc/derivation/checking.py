@@ -216,7 +216,7 @@ class AttentionCheck(Check):
     def forward(self) -> dict[str, float]:
         values = self.values(list(self.part.sections[0].equations))
         assert self.part.node is not None
-        out = self._output()
+        out, window = self._output(), self.part.node.value or self.length
         errors = [
             error(values.of(_symbol(out, t)), self.given(self.part.node, t))
             for t in range(1, self.length + 1)
@@ -227,7 +227,7 @@ class AttentionCheck(Check):
         blocks = self.values([e for e in (*first, *chunk) if e not in together] + together)
         for equation in together:
             for t in range(2, self.length + 1):
-                for u in range(1, t):
+                for u in range(max(1, t - int(window) + 1), t):
                     got = blocks.of(equation.right, t=t, u=u)
                     errors.append(error(got, values.of(equation.left, t=t)))
         return {"recurrent": errors[0], "chunk": max(errors)}
