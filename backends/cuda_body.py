@@ -416,13 +416,14 @@ class CudaBody(Body):
         """What a statement makes, reads and has to itself, at some sizes."""
         said = {word for line in statement.lines for word in re.findall(r"\w+", line)}
         room = sum(evaluated(size, sizes) for name, size in self.rooms.items() if name in said)
-        makes = self._places(statement.makes)
+        makes = self.places(statement.makes)
         ops = {self.body[n].op for n in statement.makes}
         cheap = bool(ops & CHEAP) or not ops & (MEMORY | RESULTS)
         alone = len(makes) == 1 and not makes & self.sums and all(map(self.tile, statement.makes))
-        return Work(makes, self._places(statement.reads), room, cheap and alone)
+        return Work(makes, self.places(statement.reads), room, cheap and alone)
 
-    def _places(self, values: Iterable[int]) -> frozenset[str]:
+    def places(self, values: Iterable[int]) -> frozenset[str]:
+        """The tiles of values, and the variables of those that each thread has for itself."""
         return frozenset(self.tile(n) or self.v.names[n] for n in values if n not in self.lying)
 
     def added(self, step: Step, begun: set[str]) -> None:

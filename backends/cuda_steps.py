@@ -114,9 +114,10 @@ class CudaSteps(CudaBodies):
         body, sizes = self.body, self.sizes_at(TOKENS, BLOCK)
         steps = [*body.steps(body.each)]
         works = [body.work(statement, sizes) for statement in body.each]
-        for step in self._outs():
+        for n, step in self._outputs():
             steps.append(step)
-            works.append(Work(frozenset(), frozenset(t.place for t in step.touches)))
+            places = frozenset(t.place for t in step.touches) | body.places([n])
+            works.append(Work(frozenset(), places))
         made = [n for s in body.each for n in s.makes]
         numbers = {body.tile(n): evaluated(body.size(n), sizes) for n in made if body.tile(n)}
         needs = Needs(works, numbers, frozenset(body.sums))
@@ -259,6 +260,10 @@ class CudaSteps(CudaBodies):
 
     def _outs(self) -> Iterable[Step]:
         """What comes out of a chunk or token."""
+        return (step for _, step in self._outputs())
+
+    def _outputs(self) -> Iterable[tuple[int, Step]]:
+        """The value that each piece of what comes out is."""
         loads = self.program.loads(self.carried).values()
         for label, n in self.program.outs.items():
             kind, _, name = label.rpartition(":")
@@ -268,9 +273,9 @@ class CudaSteps(CudaBodies):
                 axes, tile = self.program.body[n].axes, self.sums[label]
                 length = times(*self._lengths(axes))
                 line = f"add_to({tile}, {self.body.v.pointer(n)}, {length});"
-                yield Step([line], (Touch(tile, True, True), *self.body.read(n, own=True)))
+                yield n, Step([line], (Touch(tile, True, True), *self.body.read(n, own=True)))
             else:
-                yield Step(self._stored(label, n), tuple(self.body.read(n)))
+                yield n, Step(self._stored(label, n), tuple(self.body.read(n)))
 
     def _stored(self, label: str, n: int) -> list[str]:
         """The lines that store an output."""

@@ -96,6 +96,15 @@ def test_blocks_of_as_many_threads_as_a_gpu_should_have() -> None:
     assert 256 in found
 
 
+def test_a_number_of_a_chunk_is_stored_once_it_is_computed() -> None:
+    """Each thread has it for itself, so no tile says who needs whom."""
+    kernel = lacc.compile(kernel_cases.EXAMPLES / "kda_raw.la", "cuda")
+    bodies = [x for x in kernel.source.split("__global__") if "(dA_log_at, 0, 0, &dA_log," in x]
+    assert bodies
+    for body in bodies:
+        assert body.index("dA_log = ") < body.index("store_tile(dA_log_at, 0, 0, &dA_log,")
+
+
 def test_attention_token_by_token_is_refused() -> None:
     with pytest.raises(LaccError) as refused:
         lacc.compile(kernel_cases.EXAMPLES / f"{REFUSED}.la", "cuda")
