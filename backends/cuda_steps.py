@@ -116,7 +116,7 @@ class CudaSteps(CudaBodies):
         works = [body.work(statement, sizes) for statement in body.each]
         for n, step in self._outputs():
             steps.append(step)
-            places = frozenset(t.place for t in step.touches) | body.places([n])
+            places = frozenset(t.place for t in step.touches) | body.places(body.behind(n))
             works.append(Work(frozenset(), places))
         made = [n for s in body.each for n in s.makes]
         numbers = {body.tile(n): evaluated(body.size(n), sizes) for n in made if body.tile(n)}
