@@ -245,7 +245,7 @@ def test_what_cannot_be_built_is_an_error_of_the_target(
     monkeypatch.setenv("CC", "no-such-compiler")
     monkeypatch.setenv("LACC_CACHE", str(tmp_path))
     caching.cache_folder.cache_clear()
-    forward, _, _ = functions(EMITTED.name, EMITTED.files)
+    forward, *_ = functions(EMITTED.name, EMITTED.files)
     with pytest.raises(LaccError, match="there is no such compiler") as problem:
         forward(drawn())
     assert problem.value.code == "LA0702"

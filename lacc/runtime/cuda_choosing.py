@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lacc.plan.devices import Device, device_named
 from lacc.runtime.cuda_arena import Tile, arena, evaluated
@@ -98,15 +99,10 @@ class Choice:
         return max(self.memory, self.rounds) + LAUNCH
 
 
+@lru_cache(maxsize=4096)
 def choice(work: Work, load: Load, tokens: int) -> Choice:
     """The launch of a kernel that should take the least time, in chunks of so many ``tokens``."""
-    key = (work, load, tokens)
-    if key not in _CHOSEN:
-        _CHOSEN[key] = min(_choices(work, load, tokens), key=lambda x: (x.seconds, -x.block))
-    return _CHOSEN[key]
-
-
-_CHOSEN: dict[tuple[Work, Load, int], Choice] = {}
+    return min(_choices(work, load, tokens), key=lambda x: (x.seconds, -x.block))
 
 
 def _choices(work: Work, load: Load, tokens: int) -> Iterator[Choice]:
