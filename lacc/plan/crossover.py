@@ -65,7 +65,7 @@ FUSED = Softmax(
     moved=2,
     fresh=(0, 0),
     kept=0,
-    entry=(20e-6, 200e-6, 20e-6),
+    entry=(20e-6, 150e-6, 20e-6),
 )
 OWN = {
     "c": Softmax(
@@ -76,7 +76,7 @@ OWN = {
         moved=2,
         fresh=(0, 10),
         kept=1,
-        entry=(15e-6, 1050e-6, 200e-6),
+        entry=(30e-6, 1500e-6, 200e-6),
     ),
     "numpy": Softmax(
         "the NumPy target's attention",
@@ -90,7 +90,7 @@ OWN = {
     ),
 }
 """Of each target what its kernel of an `attend` does."""
-ENTRY = {"c": (15e-6, 60e-6, 6e-6), "numpy": (350e-6, 700e-6, 250e-6)}
+ENTRY = {"c": (30e-6, 40e-6, 6e-6), "numpy": (350e-6, 700e-6, 250e-6)}
 """Seconds that a call of a spec's kernel takes before any token, from Python: (forward, forward
 and back, step)."""
 
