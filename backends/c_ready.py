@@ -129,6 +129,14 @@ def _solved(program: Program, f: Tiles, inst: Inst, new: Callable[[int], int]) -
     return f.arrange(solved, inst.axes)
 
 
+def multiplies(program: Program, inst: Inst) -> bool:
+    """Whether an instruction is a product of matrices, or one that is added to something."""
+    if inst.op not in ("contract", "accumulate", "lower"):
+        return False
+    a, b = (program.body[i].axes for i in inst.ins[-2:])
+    return is_product(a, b, inst.value)
+
+
 def is_product(a: Axes, b: Axes, over: Axes) -> bool:
     """Whether a contraction is of matrices, or of a matrix and a vector."""
     rows, columns = [x for x in a if x not in b], [x for x in b if x not in a]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from lacc.backends.c_ready import is_product
+from lacc.backends.c_ready import multiplies
 from lacc.backends.c_values import DENSE, MEMORY, MOVES, RESULTS, Values
 from lacc.ir.ops import OPS
 from lacc.tile.program import TIME, Inst, Program
@@ -59,11 +59,9 @@ class Storage:
     def _operands(self, n: int, inst: Inst) -> None:
         """Stores what a value takes and must find in memory."""
         v = self.v
-        if inst.op in ("contract", "accumulate", "lower"):
-            a, b = inst.ins[-2:]
-            if is_product(self.body[a].axes, self.body[b].axes, inst.value):
-                self._need(a, v.view(a) is not None)
-                self._need(b, v.view(b) is not None)
+        if multiplies(self.program, inst):
+            for i in inst.ins[-2:]:
+                self._need(i, v.view(i) is not None)
         elif inst.op in DENSE:
             for i in inst.ins:
                 if self.body[i].op != "levels":

@@ -22,7 +22,7 @@ from lacc.backends.c_values import (
 )
 from lacc.backends.cuda_barriers import BARRIER, Step, Touch
 from lacc.backends.cuda_library import staging
-from lacc.backends.cuda_order import Work
+from lacc.backends.cuda_order import Piece
 from lacc.backends.text import PRODUCT, Text
 from lacc.ir.ops import OPS
 from lacc.runtime.cuda_arena import evaluated
@@ -412,7 +412,7 @@ class CudaBody(Body):
             yield Touch(OPERANDS, True)
         yield from (Touch(name, True) for name in self.rooms if name in said)
 
-    def work(self, statement: Statement, sizes: Mapping[str, int]) -> Work:
+    def piece(self, statement: Statement, sizes: Mapping[str, int]) -> Piece:
         """What a statement makes, reads and has to itself, at some sizes."""
         said = {word for line in statement.lines for word in re.findall(r"\w+", line)}
         room = sum(evaluated(size, sizes) for name, size in self.rooms.items() if name in said)
@@ -420,7 +420,7 @@ class CudaBody(Body):
         ops = {self.body[n].op for n in statement.makes}
         cheap = bool(ops & CHEAP) or not ops & (MEMORY | RESULTS)
         alone = len(makes) == 1 and not makes & self.sums and all(map(self.tile, statement.makes))
-        return Work(makes, self.places(statement.reads), room, cheap and alone)
+        return Piece(makes, self.places(statement.reads), room, cheap and alone)
 
     def places(self, values: Iterable[int]) -> frozenset[str]:
         """The tiles of values, and the variables of those that each thread has for itself."""

@@ -66,15 +66,19 @@ class CudaKernel(CudaSteps):
     def arena(self, chunk: int, block: int) -> int:
         """Bytes of all tiles of a block and of what its products are staged in, in chunks of so
         many tokens with so many entries of the axis that blocks share."""
-        tiles = [(t.size, t.first, t.last) for t in self.tiles if not t.spare]
-        return arena(tiles, self.sizes_at(chunk, block), 1 << 62)[0]
+        return arena(self.lasting, self.sizes_at(chunk, block), 1 << 62)[0]
+
+    @property
+    def lasting(self) -> tuple[tuple[str, int, int], ...]:
+        """The tiles that a block always has: sizes, and from when to when."""
+        return tuple((t.size, t.first, t.last) for t in self.tiles if not t.spare)
 
     def work(self) -> Work:
         """What launches are chosen by."""
         last = max((step.stretch for step in steps(self.items)), default=0)
         return Work(
             self.what.kind,
-            tuple((t.size, t.first, t.last) for t in self.tiles if not t.spare),
+            self.lasting,
             last + 1,
             *operations(self.program, self.body.v.entries),
             plus(*self.moved["token"]),

@@ -16,7 +16,7 @@ AGAIN = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Piece:
     """What writes the tiles ``makes`` from those that it ``reads``, in ``room`` numbers of its
     own; ``cheap``: it may be done again."""
 
@@ -31,7 +31,7 @@ class Needs:
     """What pieces of work hold of tiles of some ``sizes``; those of ``sums`` are added up in any
     order."""
 
-    works: Sequence[Work]
+    works: Sequence[Piece]
     sizes: Mapping[str, int]
     sums: frozenset[str]
 
@@ -192,7 +192,7 @@ def _of(needs: Needs, given: Plan) -> Needs:
     works = []
     for placed in plan:
         makes, reads = _touched(needs, placed)
-        works.append(Work(frozenset(makes), frozenset(reads), needs.works[placed.number].room))
+        works.append(Piece(frozenset(makes), frozenset(reads), needs.works[placed.number].room))
     sizes = {**needs.sizes, **{x: needs.sizes.get(of, 0) for x, of in copies.items()}}
     return Needs(works, sizes, needs.sums)
 

@@ -12,6 +12,7 @@ from lacc.backends.cuda_decode import CudaDecode, layouts_of
 from lacc.backends.cuda_kernel import CudaKernel
 from lacc.backends.device_kernel import KernelSpec, host_size
 from lacc.backends.device_pass import DevicePass
+from lacc.plan.devices import device_named
 from lacc.spec.model import Spec
 from lacc.tile.derive import Pair
 from lacc.tile.free_axes import free_axes
@@ -28,9 +29,9 @@ LONGEST = 1024
 of that many are 32 entries of each."""
 
 
-NARROW, SHARED = 32, 232448
-"""Entries of the axis that blocks share, and bytes of shared memory, by which a kernel is cut in
-two."""
+NARROW, DEVICE = 32, "sm_90"
+"""Entries of the axis that blocks share, and the device whose shared memory decides whether a
+kernel is cut in two."""
 
 
 class CudaPass(DevicePass[CudaKernel]):
@@ -57,7 +58,7 @@ class CudaPass(DevicePass[CudaKernel]):
     def _fits(self, part: Part) -> bool:
         """Whether all tiles of a kernel lie in shared memory."""
         kernel = self._kernel("trial", part, backward=bool(part.program.loads("dstate")))
-        return kernel.arena(self.chunk, NARROW) <= SHARED
+        return kernel.arena(self.chunk, NARROW) <= device_named(DEVICE).shared
 
     def _kernel(
         self, name: str, part: Part, *, backward: bool, remade: Program | None = None

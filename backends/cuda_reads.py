@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lacc.backends.c_ready import is_product
+from lacc.backends.c_ready import multiplies
 from lacc.backends.c_values import ALIASES
 from lacc.ir.ops import OPS
 from lacc.tile.program import Program
@@ -17,7 +17,7 @@ def read_there(program: Program, n: int, entries: bool) -> bool:
     found = [*_readers(program, n)]
     if None in found:
         return False
-    singly = [k for k in found if k is not None and not _is_matrices(program, k)]
+    singly = [k for k in found if k is not None and not multiplies(program, program.body[k])]
     loops = [k for k in singly if program.body[k].op not in ("contract", "sum")]
     return entries and len(loops) <= 1 if singly else True
 
@@ -35,12 +35,3 @@ def _readers(program: Program, n: int) -> Iterator[int | None]:
             yield None if n in inst.ins[:-2] else k
         else:
             yield k if inst.op == "sum" or (inst.op in OPS and OPS[inst.op].entrywise) else None
-
-
-def _is_matrices(program: Program, n: int) -> bool:
-    """Whether a value is a product of matrices, or one that is added to something."""
-    inst = program.body[n]
-    if inst.op not in ("contract", "accumulate", "lower"):
-        return False
-    a, b = inst.ins[-2:]
-    return is_product(program.body[a].axes, program.body[b].axes, inst.value)

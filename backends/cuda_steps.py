@@ -11,7 +11,7 @@ from lacc.backends.c_text import times
 from lacc.backends.cuda_barriers import Block, Step, Touch
 from lacc.backends.cuda_bodies import CudaBodies, entry_of
 from lacc.backends.cuda_body import CudaBody
-from lacc.backends.cuda_order import Needs, Work, made_again, ordered
+from lacc.backends.cuda_order import Needs, Piece, made_again, ordered
 from lacc.backends.device_kernel import KernelSpec
 from lacc.runtime.cuda_arena import evaluated
 from lacc.spec.model import Spec
@@ -113,11 +113,11 @@ class CudaSteps(CudaBodies):
         """What is done for a chunk by itself, in the order in which the least is held at once."""
         body, sizes = self.body, self.sizes_at(TOKENS, BLOCK)
         steps = [*body.steps(body.each)]
-        works = [body.work(statement, sizes) for statement in body.each]
+        works = [body.piece(statement, sizes) for statement in body.each]
         for n, step in self._outputs():
             steps.append(step)
             places = frozenset(t.place for t in step.touches) | body.places(body.behind(n))
-            works.append(Work(frozenset(), places))
+            works.append(Piece(frozenset(), places))
         made = [n for s in body.each for n in s.makes]
         numbers = {body.tile(n): evaluated(body.size(n), sizes) for n in made if body.tile(n)}
         needs = Needs(works, numbers, frozenset(body.sums))

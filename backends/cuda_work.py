@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lacc.backends.c_ready import is_product
+from lacc.backends.c_ready import multiplies
 from lacc.ir.ops import OPS
 from lacc.tile.ops import TILE_OPS
 from lacc.tile.program import TIME, Axes, Inst, Program
@@ -36,18 +36,11 @@ def operations(program: Program, entries: Callable[[Axes, bool], str]) -> tuple[
         if inst.op in MET:
             add(others, operands[-2], MET[inst.op])
             add(products, (*TIME, *operands[-2]), 4.0 if inst.op.endswith("pull") else 2.0)
-        elif _multiplies(inst, operands):
+        elif multiplies(program, inst):
             add(products, axes, 2.0)
         else:
             add(others, axes, _flops(inst) * (WAITING if inst.op in ROWS else 1.0))
     return products, others
-
-
-def _multiplies(inst: Inst, operands: list[Axes]) -> bool:
-    if inst.op not in ("contract", "accumulate", "lower"):
-        return False
-    first, second = operands[-2:]
-    return is_product(first, second, inst.value)
 
 
 def _flops(inst: Inst) -> float:

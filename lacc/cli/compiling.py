@@ -22,7 +22,7 @@ from lacc.cli.options import (
     into,
     load,
     measured,
-    out_path,
+    out_option,
     read_shape,
     together,
     usage,
@@ -39,13 +39,7 @@ def compile_(
     target: TargetName = "numpy",
     out: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="PATH",
-            parser=out_path,
-            help="Where to write, for C and CUDA a folder; standard output if absent.",
-        ),
+        out_option("Where to write, for C and CUDA a folder; standard output if absent."),
     ] = None,
     define: Defines = None,
     dtype: Annotated[Dtype, typer.Option("--dtype", help="What to plan for.")] = "float32",

@@ -12,7 +12,7 @@ import typer
 from lacc import report
 from lacc.cli.answer import Answer, Json, answering
 from lacc.cli.app import app
-from lacc.cli.options import out_path
+from lacc.cli.options import out_option
 from lacc.cli.words import examples, spec_files
 from lacc.diagnostics import MAX_BYTES, LaccError, Source, suggest
 
@@ -138,13 +138,7 @@ def new(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="PATH",
-            parser=out_path,
-            help="Where to write; NAME.la if absent.",
-        ),
+        out_option("Where to write; NAME.la if absent."),
     ] = None,
     json: Json = False,
 ) -> None:

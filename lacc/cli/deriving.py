@@ -10,7 +10,7 @@ import typer
 from lacc import findings, report
 from lacc.cli.answer import Json, answering
 from lacc.cli.app import app
-from lacc.cli.options import Defines, SpecFile, load, out_path, writable
+from lacc.cli.options import Defines, SpecFile, load, out_option, writable
 from lacc.diagnostics import LaccError
 
 Format = Literal["text", "latex", "md"]
@@ -28,13 +28,7 @@ def derive(
     ] = "text",
     out: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="PATH",
-            parser=out_path,
-            help="Where to write; standard output if absent.",
-        ),
+        out_option("Where to write; standard output if absent."),
     ] = None,
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Of latex: a whole document, not an appendix.")

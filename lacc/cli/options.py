@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -138,7 +138,12 @@ def read_shape(text: str, dims: Iterable[str] = ()) -> dict[str, int]:
     return found
 
 
-def out_path(text: str) -> Path:
+def out_option(said: str) -> Any:
+    """The option -o, which says where to write."""
+    return typer.Option("-o", "--out", metavar="PATH", parser=_out_path, help=said)
+
+
+def _out_path(text: str) -> Path:
     """Where to write; an empty text, which a variable of a shell that is not set gives, would be
     the current folder."""
     if not text:
