@@ -236,7 +236,7 @@ def _again(needs: Needs, given: Plan, tile: str, at: int, full: int, deep: bool)
         of = copies.get(tile, tile)
         copy = f"{of}_{sum(x == of for x in new.values()) + 2}"
         new[copy] = of
-        for read in needs.works[made.number].reads:
+        for read in sorted(needs.works[made.number].reads):
             own = made.names.get(read, read)
             makers = [p for p in plan if own in _touched(needs, p)[0]]
             uses = [k for k, p in enumerate(plan) if own in _touched(needs, p)[1] and k > full]

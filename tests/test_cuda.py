@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,22 @@ def test_a_number_of_a_chunk_is_stored_once_it_is_computed() -> None:
     assert bodies
     for body in bodies:
         assert body.index("dA_log = ") < body.index("store_tile(dA_log_at, 0, 0, &dA_log,")
+
+
+def test_the_same_spec_gives_the_same_bytes() -> None:
+    """In processes in which sets have other orders; `rfa` has tiles that are made again."""
+    path = kernel_cases.EXAMPLES / "rfa.la"
+    code = f"import lacc, sys; sys.stdout.write(lacc.compile({str(path)!r}, 'cuda').source)"
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "2")
+    ]
+    assert texts[0] == texts[1] != b""
 
 
 def test_attention_token_by_token_is_refused() -> None:
