@@ -225,6 +225,17 @@ def test_a_branch_not_taken_leaks_no_nan() -> None:
     np.testing.assert_allclose(grads["input:x"], [0.0, 0.0, 0.5 / np.e])
 
 
+@pytest.mark.parametrize("root", [lambda f, x: f.sqrt(x), lambda f, x: f.pow(x, 0.25)])
+def test_a_root_of_zero_that_nothing_asks_for_leaks_no_nan(root: Callable[..., int]) -> None:
+    f = Tiles(SIZES)
+    x = f.load("input", "x", ("t",))
+    program = f.finish({"y": f.mul(root(f, f.mul(x, x)), x)})
+    loads = {("input", "x"): np.array([0.0, 1.0]), ("cotangent", "y"): np.array([1.0, 0.0])}
+    with np.errstate(all="ignore"):
+        grads = interpret(gradient(program), loads, DIMS, 2)
+    np.testing.assert_array_equal(grads["input:x"], [0.0, 0.0])
+
+
 def test_an_omitted_argument_stands_for_its_default_and_pulls_on_it() -> None:
     program = build(CASES["default"][0])
     default, ct = np.arange(4.0), np.ones((3, 4))

@@ -13,7 +13,7 @@ from typing import Any
 
 from lacc.ir.ops import OPS
 from lacc.tile.ops import TILE_OPS
-from lacc.tile.program import Program, Tiles, ordered
+from lacc.tile.program import Inst, Program, Tiles, ordered
 from lacc.tile.split import shared
 
 
@@ -51,7 +51,7 @@ def differentiate(
         inst = program.body[n]
         if n not in cotangents or not inst.ins or n not in wanted:
             continue
-        f.line, f.guarded = inst.line, n in below_choice
+        f.line, f.guarded = inst.line, n in below_choice or _steep(program, inst)
         ct = cotangents[n]
         if inst.op in TILE_OPS:
             rule = TILE_OPS[inst.op].grad
@@ -71,6 +71,14 @@ def differentiate(
             outs[gradient_name(kind, name)] = f.arrange(cotangents[n], inst.axes)
     assert all(ordered(i.axes) == i.axes for i in f.body)
     return f.finish(outs)
+
+
+def _steep(program: Program, inst: Inst) -> bool:
+    """Whether the value can be finite where its slope is not, as a root is at 0."""
+    if inst.op == "pow":
+        exponent = program.body[inst.ins[1]]
+        return exponent.op != "const" or 0 < exponent.value < 1
+    return inst.op == "sqrt"
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,8 +217,8 @@ class Tiles:
         return v
 
     def pull(self, ct: int, d: int | float) -> int:
-        """ct · d; below a choice (``guarded``) 0 wherever ct is 0, so that a branch not taken leaks
-        no NaN."""
+        """ct · d; below a choice and where d may be infinite (``guarded``) 0 wherever ct is 0, so
+        that neither a branch not taken nor a root of 0 that nobody asks for leaks a NaN."""
         product = self.ew("mul", ct, d)
         if self.guarded and isinstance(d, int) and self.body[d].op != "const":
             return self.ew("where", self.ew("eq", ct, 0.0), 0.0, product)
