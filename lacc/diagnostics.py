@@ -29,7 +29,7 @@ WIDTH = 96
 TAB = 4
 MAX_LINES = 4
 
-CANDIDATES = 60
+CANDIDATES = 200
 """Names that are compared with one that is unknown: those of about its length."""
 
 Paint = Callable[[str, str], str]

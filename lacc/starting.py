@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 from lacc import driver
 from lacc.diagnostics import LaccError, Source
+from lacc.library import EXAMPLES
 from lacc.spec.check import check
 from lacc.spec.format import unparse
 from lacc.spec.load import Loader
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 TEMPLATE = """\
 ## What this is, and the paper it is from.
@@ -35,21 +30,9 @@ o = K**-0.5 * S[t].T @ q              # the readout
 """
 
 
-def examples() -> list[str]:
-    """The names of the examples that ship with lacc."""
-    return sorted(path.name.removesuffix(".la") for path in _shipped() if path.name.endswith(".la"))
-
-
-def example(name: str) -> str:
-    """The text of an example. Raises KeyError where there is none."""
-    if name not in examples():
-        raise KeyError(name)
-    return (files("lacc.examples") / f"{name}.la").read_text(encoding="utf-8")
-
-
 def baselines() -> list[str]:
     """The examples that a spec is measured against unless others are asked for."""
-    return (files("lacc.examples") / "baselines.txt").read_text(encoding="utf-8").split()
+    return (files(EXAMPLES) / "baselines.txt").read_text(encoding="utf-8").split()
 
 
 def started(name: str, begin: str | None = None) -> str:
@@ -63,10 +46,5 @@ def started(name: str, begin: str | None = None) -> str:
     file, problems = driver.parse(Source(f"{name}.la", text))
     if file is None:
         raise LaccError(problems)
-    beside = cast(Path, files("lacc.examples"))  # of a zip archive, it has what a Path is asked for
-    whole = check(file, None, Loader(driver.parse, beside), problems).spec.file
+    whole = check(file, None, Loader(driver.parse, None), problems).spec.file
     return text if file.base is None else unparse(replace(whole, expects=()))
-
-
-def _shipped() -> Iterator[Traversable]:
-    return files("lacc.examples").iterdir()

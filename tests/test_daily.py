@@ -14,7 +14,7 @@ import pytest
 from conftest import EXAMPLES, ROOT
 from test_cli import Run, lacc  # noqa: F401
 
-from lacc import starting
+from lacc import library, starting
 from lacc.diagnostics import Source
 from lacc.driver import load, parse
 
@@ -112,23 +112,34 @@ def test_a_new_spec_checks(
 
 
 def test_a_new_spec_keeps_the_words_of_the_example() -> None:
-    words = [line for line in starting.example("gla").splitlines() if "##" in line]
-    assert all(line in starting.started("mine", starting.example("gla")) for line in words)
+    words = [line for line in library.text("gla").splitlines() if "##" in line]
+    assert all(line in starting.started("mine", library.text("gla")) for line in words)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_is_a_beginning(path: Path) -> None:
-    file, problems = parse(Source("x.la", starting.started("mine", starting.example(path.stem))))
+    file, problems = parse(Source("x.la", starting.started("mine", library.text(path.stem))))
     assert file is not None and not problems and file.base is None and file.name.text == "mine"
-    assert starting.examples() == sorted(path.stem for path in EXAMPLES)
+    assert library.variants() == sorted(path.stem for path in EXAMPLES)
 
 
 def test_a_new_spec_of_several_files_means_what_the_example_does() -> None:
     spec, mine = (
         load(ROOT / "examples" / "kda.la"),
-        load(starting.started("mine", starting.example("kda"))),
+        load(starting.started("mine", library.text("kda"))),
     )
     assert [(a.ascii, a.per) for a in mine.args] == [(a.ascii, a.per) for a in spec.args]
+
+
+def test_a_spec_extends_an_example_from_anywhere_and_a_file_beside_it_first(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.la"
+    mine.write_text("variant mine extends gla\ninput s : scalar\ngate α = exp(g) * sigmoid(s)\n")
+    assert [a.ascii for a in load(mine).args] == ["q", "k", "v", "g", "s"]
+    (tmp_path / "gla.la").write_text(
+        "variant gla\ninput x, g : scalar\nstate h : scalar\noutput o : scalar\n"
+        "gate α = exp(g)\nh[t] = α * h[t-1] + x\no = h[t]\n"
+    )
+    assert [a.ascii for a in load(mine).args] == ["x", "g", "s"]
 
 
 def test_new_refuses(lacc: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

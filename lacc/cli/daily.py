@@ -143,7 +143,7 @@ def new(
     json: Json = False,
 ) -> None:
     """Begin a spec from an example or a template."""
-    from lacc import starting
+    from lacc import library, starting
 
     with answering("new", json) as answer:
         if not name.isidentifier():
@@ -154,9 +154,9 @@ def new(
         if not path.parent.is_dir():
             raise typer.BadParameter(f"there is no folder {path.parent}")
         try:
-            text = starting.started(name, None if begin is None else starting.example(begin))
+            text = starting.started(name, None if begin is None else library.text(begin))
         except KeyError:
-            hint = suggest(begin or "", starting.examples()) or "see examples/README.md"
+            hint = suggest(begin or "", library.variants()) or "see examples/README.md"
             raise typer.BadParameter(f"there is no example {begin}; {hint}") from None
         try:
             with path.open("x", encoding="utf-8", newline="\n") as file:

@@ -124,7 +124,7 @@ def _contestants(
     specs: list[Path], define: list[str] | None, against: str | None
 ) -> tuple[Contestant, ...]:
     """The given specs, then the baselines that are not among them."""
-    from lacc import starting
+    from lacc import library, starting
     from lacc.diagnostics import suggest
     from lacc.lab.trials import Contestant
 
@@ -136,11 +136,11 @@ def _contestants(
         found[spec.ascii] = Contestant(spec.ascii, spec.text, spec.overrides)
     names = starting.baselines() if against is None else filter(None, against.split(","))
     for name in names:
-        if name not in starting.examples():
-            hint = suggest(name, starting.examples()) or "see examples/README.md"
+        if name not in library.variants():
+            hint = suggest(name, library.variants()) or "see examples/README.md"
             raise typer.BadParameter(f"--against: no example is called {name!r}; {hint}")
         if name not in found:
-            found[name] = Contestant(name, starting.example(name), given=False)
+            found[name] = Contestant(name, library.text(name), given=False)
     return tuple(found.values())
 
 

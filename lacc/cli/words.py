@@ -32,6 +32,6 @@ def targets(incomplete: str) -> list[str]:
 
 def examples(incomplete: str) -> list[str]:
     """Examples that begin so."""
-    from lacc import starting
+    from lacc import library
 
-    return [name for name in starting.examples() if name.startswith(incomplete)]
+    return [name for name in library.variants() if name.startswith(incomplete)]

@@ -51,13 +51,13 @@ class Loader:
             beside = folder.joinpath(*parts[:-1], f"{parts[-1]}.la")
             if beside.is_file():
                 return Source.read(beside), beside.parent
-        if len(parts) == 1 and parts[0] in library.modules():
+        if len(parts) == 1 and parts[0] in (*library.modules(), *library.variants()):
             return Source(f"<library>/{parts[0]}.la", library.text(parts[0])), None
         return None
 
     def known(self, path: tuple[Name, ...], folder: Path | None) -> list[str]:
         """What ``path`` could have meant, for "did you mean"."""
-        names = library.modules()
+        names = [*library.modules(), *library.variants()]
         if folder is not None and len(path) == 1:
             names = [*names, *sorted(file.stem for file in folder.glob("*.la"))]
         return names
