@@ -99,12 +99,13 @@ class CudaArrays(Places[Place]):
         self._places: dict[tuple[str, str], Place] = {}
         self._names: dict[tuple[str, str], str] = {}
 
-    def sizes_at(self, chunk: int, block: int) -> dict[str, int]:
-        """The names of sizes in the text, where chunks and blocks have some sizes and heads are
-        twice as wide as is declared, up to `WIDTH`."""
+    def sizes_at(self, chunk: int, block: int, wide: bool = True) -> dict[str, int]:
+        """The names of sizes in the text, where chunks and blocks have some sizes and heads, if
+        ``wide``, are twice as wide as is declared, up to `WIDTH`."""
         dims = {name: int(d.default or 0) or WIDTH for name, d in self.spec.dims.items()}
-        wide = {n: WIDTH if WIDTH // 2 <= size < WIDTH else size for n, size in dims.items()}
-        sizes = {dim(name): size for name, size in wide.items()} | {"L": chunk}
+        if wide:
+            dims = {n: WIDTH if WIDTH // 2 <= size < WIDTH else size for n, size in dims.items()}
+        sizes = {dim(name): size for name, size in dims.items()} | {"L": chunk}
         if self.split.axis:
             whole = size(self.what.program.sizes[self.split.axis]).code
             sizes[self.split.most] = min(block, evaluated(whole, sizes))

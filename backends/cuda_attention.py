@@ -9,7 +9,7 @@ from functools import reduce
 
 from lacc.backends.c_text import dim, size, times
 from lacc.backends.cuda_arrays import Argument
-from lacc.backends.cuda_kernel import Tile
+from lacc.backends.cuda_places import Tile
 from lacc.spec.shapes import Shape
 from lacc.tile.attention_pass import AttentionPass
 

@@ -55,14 +55,15 @@ Pending = tuple[Touch, ...]
 
 
 def place_barriers(items: Items) -> None:
-    """Says of every step and loop whether it waits, and the stretch of each step."""
+    """Says of every step and loop whether it waits, and the stretch of each step; those that wait
+    already do."""
     _placed(items, (), 0)
 
 
 def _placed(items: Items, pending: Pending, stretch: int) -> tuple[Pending, int]:
     for item in items:
         if isinstance(item, Step):
-            item.waits = any(a.meets(b) for a in item.touches for b in pending)
+            item.waits |= any(a.meets(b) for a in item.touches for b in pending)
             if item.waits:
                 pending, stretch = (), stretch + 1
             item.stretch = stretch

@@ -21,7 +21,8 @@ from lacc.backends.cuda_arrays import Place
 from lacc.backends.cuda_barriers import BARRIER, Block, Step, steps
 from lacc.backends.cuda_bodies import states_last
 from lacc.backends.cuda_body import CudaBody, CudaOps, CudaValues, Split
-from lacc.backends.cuda_kernel import CudaKernel, Tile
+from lacc.backends.cuda_kernel import CudaKernel
+from lacc.backends.cuda_places import Tile
 from lacc.backends.device_kernel import KernelSpec, host_size
 from lacc.backends.text import PRODUCT
 from lacc.spec.model import Spec

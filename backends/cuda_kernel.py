@@ -9,30 +9,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from lacc.backends.c_text import dim, plus, size
 from lacc.backends.cuda_arrays import Argument
 from lacc.backends.cuda_barriers import place_barriers, steps, stretches, text
 from lacc.backends.cuda_body import OPERANDS
-from lacc.backends.cuda_steps import CudaSteps
+from lacc.backends.cuda_places import Tile, parted, placed
+from lacc.backends.cuda_steps import BLOCK, GOAL, TOKENS, CudaSteps
 from lacc.backends.cuda_work import operations
 from lacc.backends.device_kernel import KernelSpec
-from lacc.runtime.cuda_arena import arena
+from lacc.plan.devices import device_named
+from lacc.runtime.cuda_arena import OPERANDS as STAGED
+from lacc.runtime.cuda_arena import REAL, arena, evaluated
 from lacc.runtime.cuda_choosing import Work
 from lacc.spec.model import Spec
 
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A tile of the workspace: its size in floats, from which to which stretch it is held, whether
-    it is spared where shared memory is full."""
-
-    name: str
-    size: str
-    first: int
-    last: int
-    spare: bool = False
+DEVICE, BLOCKS = "sm_90", (128, 64, 32)
+"""The device in whose shared memory tiles should fit, and the entries of the axis that blocks share
+at which they should."""
 
 
 class CudaKernel(CudaSteps):
@@ -41,13 +35,24 @@ class CudaKernel(CudaSteps):
     def __init__(self, spec: Spec, what: KernelSpec, library: Iterable[str]) -> None:
         super().__init__(spec, what, library)
         place_barriers(self.items)
+        if what.kind == "chunk":
+            self._part()
         self.tiles = self._tiles()
 
+    def _part(self) -> None:
+        """Adds barriers where they let go of tiles while much is held."""
+        sizes = self.sizes_at(TOKENS, BLOCK)
+        found = {n: s for body in self.bodies for n, s in body.rooms.items()}
+        found |= {self.body.tile(n): self.body.size(n) for s in self.body.each for n in s.makes}
+        numbers = {name: evaluated(size, sizes) for name, size in found.items() if name}
+        while step := parted([*steps(self.items)], numbers, GOAL):
+            step.waits = True
+        place_barriers(self.items)
+
     def _tiles(self) -> list[Tile]:
-        """Every tile, those that are touched most first."""
+        """Every tile, in the order in which they take their places."""
         last = max((step.stretch for step in steps(self.items)), default=0)
         where = stretches(steps(self.items))
-        touched = Counter(t.place for step in steps(self.items) for t in step.touches)
         found = {name: Tile(name, size, 0, last) for name, size in self.room.items()}
         for body in self.bodies:
             found |= {name: Tile(name, size, *where[name]) for name, size in body.rooms.items()}
@@ -61,7 +66,17 @@ class CudaKernel(CudaSteps):
         sent = self._sent()
         assert len(sent) == len(set(sent)), sent
         spare = [Tile(n, size, 0, last, True) for n, size in self.ahead.values() if n in sent]
-        return [*sorted(found.values(), key=lambda tile: -touched[tile.name]), *spare]
+        touched = Counter(t.place for step in steps(self.items) for t in step.touches)
+        order = sorted(found.values(), key=lambda tile: -touched[tile.name])
+        if self.by_token or not order:
+            return [*order, *spare]
+        settings = [
+            self.sizes_at(TOKENS, block, wide)
+            for wide in (True, False)
+            for block in (BLOCKS if self.split.axis else BLOCKS[:1])
+        ]
+        limit = (device_named(DEVICE).shared - STAGED) // REAL
+        return [*placed(order, settings, limit), *spare]
 
     def arena(self, chunk: int, block: int) -> int:
         """Bytes of all tiles of a block and of what its products are staged in, in chunks of so

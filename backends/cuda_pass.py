@@ -9,7 +9,7 @@ from math import prod
 from lacc.backends.base import tuple_code, tuple_text
 from lacc.backends.c_ready import for_c
 from lacc.backends.cuda_decode import CudaDecode, layouts_of
-from lacc.backends.cuda_kernel import CudaKernel
+from lacc.backends.cuda_kernel import BLOCKS, DEVICE, CudaKernel
 from lacc.backends.device_kernel import KernelSpec, host_size
 from lacc.backends.device_pass import DevicePass
 from lacc.plan.devices import device_named
@@ -28,10 +28,8 @@ LONGEST = 1024
 """Rows, or columns, up to which matrices stay in the registers of a block's threads: four columns
 of that many are 32 entries of each."""
 
-
-NARROW, DEVICE = 32, "sm_90"
-"""Entries of the axis that blocks share, and the device whose shared memory decides whether a
-kernel is cut in two."""
+NARROW = BLOCKS[-1]
+"""Entries of the axis that blocks share, with which it is seen whether a kernel is cut in two."""
 
 
 class CudaPass(DevicePass[CudaKernel]):

@@ -14,8 +14,12 @@ from conftest import ROOT
 pytest.importorskip("torch")
 
 from lacc import driver
+from lacc.backends.cuda_barriers import Step, Touch
+from lacc.backends.cuda_places import Tile, parted
+from lacc.backends.cuda_places import placed as placed_tiles
 from lacc.plan.devices import device_named
 from lacc.runtime.compiled import placed
+from lacc.runtime.cuda_arena import OPERANDS, arena, held
 from lacc.runtime.cuda_building import Wanted
 from lacc.runtime.cuda_emulation import COMPILER, Emulated
 from lacc.runtime.kernel import load
@@ -91,8 +95,40 @@ def test_blocks_have_no_more_shared_memory_than_the_device() -> None:
 
 
 def test_chunks_are_shorter_where_tiles_would_not_fit() -> None:
-    assert chunk("gated_deltanet", call("gated_deltanet", 128, 4096, 16, "sm_90")) == 64
-    assert chunk("gated_deltanet", call("gated_deltanet", 128, 4096, 16, "sm_80")) == 32
+    assert chunk("kda", call("kda", 128, 4096, 16, "sm_90")) == 64
+    assert chunk("kda", call("kda", 128, 4096, 16, "sm_80")) == 32
+
+
+def test_tiles_take_no_more_room_than_is_held_at_once() -> None:
+    """In the order in which they are given the last one would fit into neither gap."""
+    spans = {"a": (1, 0, 3), "b": (1, 0, 1), "c": (1, 2, 5), "d": (2, 4, 5)}
+    tiles = [Tile(name, f"{32 * n}", *span) for name, (n, *span) in spans.items()]
+    given = [tile.at({}) for tile in tiles]
+    assert arena([(t.size, t.first, t.last) for t in tiles], {}, 1 << 60)[0] == OPERANDS + 4 * 128
+    found = placed_tiles(tiles, [{}], 1 << 20)
+    assert sorted(found, key=lambda t: t.name) == tiles
+    needed = arena([(t.size, t.first, t.last) for t in found], {}, 1 << 60)[0]
+    assert needed == OPERANDS + 4 * held(given) == OPERANDS + 4 * 96
+
+
+def test_a_barrier_lets_tiles_go_where_the_most_is_held() -> None:
+    def step(*names: str) -> Step:
+        return Step([], tuple(Touch(name, True) for name in names))
+
+    steps = [step("a"), step("a", "b"), step("b", "c"), step("c", "d")]
+    sizes = dict.fromkeys("abcd", 8)
+    assert parted(steps, sizes, 32) is None
+    assert parted(steps, sizes, 31) is steps[2]
+    steps[2].waits = True
+    assert parted(steps, sizes, 16) is steps[3]
+    steps[3].waits = True
+    assert parted(steps, sizes, 8) is None
+
+
+def test_tiles_of_an_erase_fit_into_shared_memory() -> None:
+    here = module("gated_deltanet")
+    asked = call("gated_deltanet", 128, 4096, 16, "sm_90")
+    assert {here["choice"](work, asked, 64).scratch for work in here["WORKS"].values()} == {0}
 
 
 def test_blocks_are_narrower_where_there_is_little_to_do() -> None:

@@ -25,6 +25,9 @@ Tile = tuple[str, int, int]
 """The size of a tile in numbers, as C, and the stretches between barriers from which to which it
 is held."""
 
+Held = tuple[int, int, int]
+"""The same with its size as a number, which is a multiple of ALIGNED."""
+
 
 def largest(a: int, b: int) -> int:
     return max(a, b)
@@ -118,27 +121,42 @@ def _number(x: Any, sizes: Mapping[str, int]) -> int:
     return ROOMS[x.func.id](*(_number(arg, sizes) for arg in x.args))
 
 
-def arena(tiles: Sequence[Tile], sizes: Mapping[str, int], limit: int) -> tuple[int, int]:
-    """Bytes of shared and of scratch memory of a block, of which no more than ``limit`` are shared:
-    each tile at the first place that is free as long as it is held, the first ones have the
-    choice."""
-    placed: list[tuple[bool, int, int, int, int]] = []
-    most = [OPERANDS, 0]
-    for size, first, last in tiles:
-        many = -(-evaluated(size, sizes) // ALIGNED) * ALIGNED
+def fitted(tiles: Sequence[Held], limit: int) -> list[tuple[bool, int]]:
+    """Whether each tile lies far, as it does not fit into ``limit`` numbers, and where: each at the
+    first place that is free as long as it is held; the first tiles have the choice."""
+    found: list[tuple[bool, int]] = []
+    for many, first, last in tiles:
         for far in (False, True):
-            beside = sorted(
-                (at, end)
-                for other, at, end, begins, ends in placed
-                if other == far and begins <= last and first <= ends
-            )
             place = 0
-            for at, end in beside:
+            for at, end in sorted(
+                (at, at + size)
+                for (is_far, at), (size, begins, ends) in zip(found, tiles)
+                if is_far == far and begins <= last and first <= ends
+            ):
                 if at < place + many and place < end:
                     place = end
-            total = (place + many) * REAL + (0 if far else OPERANDS)
-            if far or total <= limit:
-                placed.append((far, place, place + many, first, last))
-                most[far] = max(most[far], total)
+            if far or place + many <= limit:
+                found.append((far, place))
                 break
-    return most[0], most[1]
+    return found
+
+
+def held(tiles: Sequence[Held]) -> int:
+    """The most numbers that are held at once."""
+    begins = {first for _, first, _ in tiles}
+    return max((sum(n for n, f, t in tiles if f <= at <= t) for at in begins), default=0)
+
+
+def arena(tiles: Sequence[Tile], sizes: Mapping[str, int], limit: int) -> tuple[int, int]:
+    """Bytes of shared and of scratch memory of a block, of which no more than ``limit`` are
+    shared."""
+    numbers = [
+        (-(-evaluated(size, sizes) // ALIGNED) * ALIGNED, first, last)
+        for size, first, last in tiles
+    ]
+    places = fitted(numbers, (limit - OPERANDS) // REAL)
+    ends = [(far, at + many) for (far, at), (many, _, _) in zip(places, numbers)]
+    near, far = (
+        max((end for is_far, end in ends if is_far == x), default=0) for x in (False, True)
+    )
+    return OPERANDS + near * REAL, far * REAL

@@ -10,15 +10,15 @@ constexpr int V_most = BLOCK < V ? BLOCK : V;
 ROOM placement<15> tiles()
 {
     return placed<15>({
+        {L * K, 2, 3}, /* k */
+        {L * K, 3, 4}, /* from_start */
+        {L * K, 3, 6}, /* to_end */
         {K * V_most, 0, 8}, /* S */
         {L * V_most, 4, 6}, /* summed */
         {levels_room(L, K), 2, 5}, /* decay */
         {L * K, 1, 2}, /* g */
         {L * K, 2, 3}, /* q */
-        {L * K, 2, 3}, /* k */
-        {L * K, 3, 4}, /* from_start */
         {L * L, 3, 5}, /* pairs */
-        {L * K, 3, 6}, /* to_end */
         {K, 5, 6}, /* total */
         {L * V_most, 6, 7}, /* o */
         {meet_room(L, K), 3, 3}, /* work */
@@ -32,15 +32,15 @@ ROOM placement<15> tiles()
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_fused_0(const gla_fused_0_args a)
 {
     constexpr auto lies = tiles();
-    real *const S = lies.tile(0, a.arena);
-    real *const summed = lies.tile(1, a.arena);
-    real *const decay_room = lies.tile(2, a.arena);
-    real *const g = lies.tile(3, a.arena);
-    real *const q = lies.tile(4, a.arena);
-    real *const k = lies.tile(5, a.arena);
-    real *const from_start = lies.tile(6, a.arena);
-    real *const pairs = lies.tile(7, a.arena);
-    real *const to_end = lies.tile(8, a.arena);
+    real *const k = lies.tile(0, a.arena);
+    real *const from_start = lies.tile(1, a.arena);
+    real *const to_end = lies.tile(2, a.arena);
+    real *const S = lies.tile(3, a.arena);
+    real *const summed = lies.tile(4, a.arena);
+    real *const decay_room = lies.tile(5, a.arena);
+    real *const g = lies.tile(6, a.arena);
+    real *const q = lies.tile(7, a.arena);
+    real *const pairs = lies.tile(8, a.arena);
     real *const total = lies.tile(9, a.arena);
     real *const o = lies.tile(10, a.arena);
     real *const work = lies.tile(11, a.arena);
@@ -250,13 +250,13 @@ constexpr int V_most = BLOCK < V ? BLOCK : V;
 ROOM placement<8> tiles()
 {
     return placed<8>({
+        {L * K, 2, 3}, /* from_start */
+        {L * L, 2, 4}, /* pairs */
         {L * V_most, 3, 6}, /* summed */
         {L * K, 0, 1}, /* g */
         {levels_room(L, K), 1, 2}, /* decay */
         {L * K, 1, 2}, /* q */
         {L * K, 1, 2}, /* k */
-        {L * K, 2, 3}, /* from_start */
-        {L * L, 2, 4}, /* pairs */
         {meet_room(L, K), 2, 2}, /* work */
     });
 }
@@ -265,13 +265,13 @@ ROOM placement<8> tiles()
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_forward_0b(const gla_forward_0b_args a)
 {
     constexpr auto lies = tiles();
-    real *const summed = lies.tile(0, a.arena);
-    real *const g = lies.tile(1, a.arena);
-    real *const decay_room = lies.tile(2, a.arena);
-    real *const q = lies.tile(3, a.arena);
-    real *const k = lies.tile(4, a.arena);
-    real *const from_start = lies.tile(5, a.arena);
-    real *const pairs = lies.tile(6, a.arena);
+    real *const from_start = lies.tile(0, a.arena);
+    real *const pairs = lies.tile(1, a.arena);
+    real *const summed = lies.tile(2, a.arena);
+    real *const g = lies.tile(3, a.arena);
+    real *const decay_room = lies.tile(4, a.arena);
+    real *const q = lies.tile(5, a.arena);
+    real *const k = lies.tile(6, a.arena);
     real *const work = lies.tile(7, a.arena);
     levels_t decay;
     real power;
@@ -357,14 +357,14 @@ ROOM placement<12> tiles()
 {
     return placed<12>({
         {K_most * V, 0, 6}, /* dS */
-        {levels_room(L, K_most), 2, 3}, /* decay */
-        {L * K_most, 1, 2}, /* g */
-        {L * K_most, 3, 4}, /* up2 */
-        {L * K_most, 3, 4}, /* q */
         {K_most, 3, 5}, /* total */
-        {L * V, 3, 4}, /* o */
         {L * K_most, 4, 5}, /* scaled */
         {L * V, 4, 5}, /* scaled2 */
+        {L * K_most, 3, 4}, /* up2 */
+        {L * K_most, 3, 4}, /* q */
+        {L * V, 3, 4}, /* o */
+        {levels_room(L, K_most), 2, 3}, /* decay */
+        {L * K_most, 1, 2}, /* g */
         {L * K_most * sizeof(element<T_g>::type) / sizeof(real), 0, 6, true}, /* g_ahead */
         {L * K_most * sizeof(element<T_q>::type) / sizeof(real), 0, 6, true}, /* q_ahead */
         {L * V * sizeof(element<T_do_>::type) / sizeof(real), 0, 6, true}, /* do__ahead */
@@ -376,14 +376,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0a(const g
 {
     constexpr auto lies = tiles();
     real *const dS = lies.tile(0, a.arena);
-    real *const decay_room = lies.tile(1, a.arena);
-    real *const g = lies.tile(2, a.arena);
-    real *const up2 = lies.tile(3, a.arena);
-    real *const q = lies.tile(4, a.arena);
-    real *const total = lies.tile(5, a.arena);
+    real *const total = lies.tile(1, a.arena);
+    real *const scaled = lies.tile(2, a.arena);
+    real *const scaled2 = lies.tile(3, a.arena);
+    real *const up2 = lies.tile(4, a.arena);
+    real *const q = lies.tile(5, a.arena);
     real *const o = lies.tile(6, a.arena);
-    real *const scaled = lies.tile(7, a.arena);
-    real *const scaled2 = lies.tile(8, a.arena);
+    real *const decay_room = lies.tile(7, a.arena);
+    real *const g = lies.tile(8, a.arena);
     real *const g_ahead = lies.spare(9);
     real *const q_ahead = lies.spare(10);
     real *const do__ahead = lies.spare(11);
@@ -479,13 +479,13 @@ constexpr int V_most = BLOCK < V ? BLOCK : V;
 ROOM placement<10> tiles()
 {
     return placed<10>({
+        {L * K, 2, 4}, /* to_end */
+        {L * V_most, 2, 3}, /* scaled */
         {L * K, 0, 1}, /* g */
         {levels_room(L, K), 1, 2}, /* decay */
         {L * K, 1, 2}, /* q */
         {L * K, 1, 2}, /* k */
         {L * L, 2, 3}, /* pairs */
-        {L * K, 2, 4}, /* to_end */
-        {L * V_most, 2, 3}, /* scaled */
         {L * V_most, 3, 4}, /* product2 */
         {L * V_most, 4, 5}, /* dv */
         {meet_room(L, K), 2, 2}, /* work */
@@ -496,13 +496,13 @@ ROOM placement<10> tiles()
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0b(const gla_backward_0b_args a)
 {
     constexpr auto lies = tiles();
-    real *const g = lies.tile(0, a.arena);
-    real *const decay_room = lies.tile(1, a.arena);
-    real *const q = lies.tile(2, a.arena);
-    real *const k = lies.tile(3, a.arena);
-    real *const pairs = lies.tile(4, a.arena);
-    real *const to_end = lies.tile(5, a.arena);
-    real *const scaled = lies.tile(6, a.arena);
+    real *const to_end = lies.tile(0, a.arena);
+    real *const scaled = lies.tile(1, a.arena);
+    real *const g = lies.tile(2, a.arena);
+    real *const decay_room = lies.tile(3, a.arena);
+    real *const q = lies.tile(4, a.arena);
+    real *const k = lies.tile(5, a.arena);
+    real *const pairs = lies.tile(6, a.arena);
     real *const product2 = lies.tile(7, a.arena);
     real *const dv = lies.tile(8, a.arena);
     real *const work = lies.tile(9, a.arena);
@@ -591,23 +591,23 @@ constexpr int K_most = BLOCK < K ? BLOCK : K;
 ROOM placement<17> tiles()
 {
     return placed<17>({
-        {levels_room(L, K_most), 1, 11}, /* decay */
-        {L * K_most, 3, 8}, /* up2 */
-        {L * K_most, 6, 10}, /* k */
-        {L * K_most, 6, 12}, /* dg */
         {L * K_most, 3, 6}, /* product5 */
-        {L * K_most, 8, 12}, /* product2 */
-        {L * V, 1, 3}, /* scaled2 */
         {L * K_most, 4, 7}, /* q */
-        {L * K_most, 7, 13}, /* dk */
-        {L * K_most, 0, 1}, /* g */
-        {L * K_most, 11, 12}, /* down2 */
-        {K_most, 10, 11}, /* product3 */
-        {L * L, 2, 7}, /* product4 */
-        {suffix_pull_room(L, K_most), 10, 10}, /* work */
-        {whole_pull_room(L, K_most), 11, 11}, /* work2 */
-        {meet_pull_room(L, K_most, K_most), 7, 7}, /* work3 */
+        {L * K_most, 6, 12}, /* dg */
+        {L * K_most, 6, 10}, /* k */
         {prefix_pull_room(L, K_most), 6, 6}, /* work4 */
+        {L * K_most, 0, 1}, /* g */
+        {levels_room(L, K_most), 1, 11}, /* decay */
+        {L * V, 1, 3}, /* scaled2 */
+        {L * L, 2, 7}, /* product4 */
+        {L * K_most, 3, 8}, /* up2 */
+        {L * K_most, 7, 13}, /* dk */
+        {meet_pull_room(L, K_most, K_most), 7, 7}, /* work3 */
+        {L * K_most, 8, 12}, /* product2 */
+        {K_most, 10, 11}, /* product3 */
+        {suffix_pull_room(L, K_most), 10, 10}, /* work */
+        {L * K_most, 11, 12}, /* down2 */
+        {whole_pull_room(L, K_most), 11, 11}, /* work2 */
     });
 }
 
@@ -615,23 +615,23 @@ ROOM placement<17> tiles()
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0c(const gla_backward_0c_args a)
 {
     constexpr auto lies = tiles();
-    real *const decay_room = lies.tile(0, a.arena);
-    real *const up2 = lies.tile(1, a.arena);
-    real *const k = lies.tile(2, a.arena);
-    real *const dg = lies.tile(3, a.arena);
-    real *const product5 = lies.tile(4, a.arena);
-    real *const product2 = lies.tile(5, a.arena);
-    real *const scaled2 = lies.tile(6, a.arena);
-    real *const q = lies.tile(7, a.arena);
-    real *const dk = lies.tile(8, a.arena);
-    real *const g = lies.tile(9, a.arena);
-    real *const down2 = lies.tile(10, a.arena);
-    real *const product3 = lies.tile(11, a.arena);
-    real *const product4 = lies.tile(12, a.arena);
-    real *const work = lies.tile(13, a.arena);
-    real *const work2 = lies.tile(14, a.arena);
-    real *const work3 = lies.tile(15, a.arena);
-    real *const work4 = lies.tile(16, a.arena);
+    real *const product5 = lies.tile(0, a.arena);
+    real *const q = lies.tile(1, a.arena);
+    real *const dg = lies.tile(2, a.arena);
+    real *const k = lies.tile(3, a.arena);
+    real *const work4 = lies.tile(4, a.arena);
+    real *const g = lies.tile(5, a.arena);
+    real *const decay_room = lies.tile(6, a.arena);
+    real *const scaled2 = lies.tile(7, a.arena);
+    real *const product4 = lies.tile(8, a.arena);
+    real *const up2 = lies.tile(9, a.arena);
+    real *const dk = lies.tile(10, a.arena);
+    real *const work3 = lies.tile(11, a.arena);
+    real *const product2 = lies.tile(12, a.arena);
+    real *const product3 = lies.tile(13, a.arena);
+    real *const work = lies.tile(14, a.arena);
+    real *const down2 = lies.tile(15, a.arena);
+    real *const work2 = lies.tile(16, a.arena);
     levels_t decay;
     real power;
     const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
