@@ -20,9 +20,11 @@ Piece = tuple[str, list[str]]
 @dataclass(frozen=True, slots=True)
 class Statement:
     """Lines of C that compute ``makes`` from stored values ``reads``; those of ``own`` entry by
-    entry, in the order in which they lie."""
+    entry, in the order in which they lie. ``values`` is all that a call, or a loop, computes, with
+    what nothing else reads."""
 
     lines: list[str]
+    values: tuple[int, ...]
     makes: tuple[int, ...]
     reads: frozenset[int]
     own: frozenset[int] = frozenset()
@@ -176,7 +178,7 @@ class Body:
             picks = (u for u in self.storage.users[n] if self.body[u].op == "pick")
             makes = tuple(dict.fromkeys(picks))
         lines = self.load(n, self.v.address(n)) if inst.op == "load" else self.ops.lines(n)
-        return Statement(lines, makes, frozenset(k for k, _ in self._reads(n)))
+        return Statement(lines, (n,), makes, frozenset(k for k, _ in self._reads(n)))
 
     def _loop(self, group: Group) -> Statement:
         """One loop over all values of a group; those that nothing else reads have no memory."""
@@ -188,7 +190,7 @@ class Body:
         for n in group.values:
             text = v.computed(n, identity(group.axes)).code
             if n in within and self._has_local(n):
-                v.locals[n] = self.variables.another(f"{self.variables[n]}_")
+                v.locals[n] = self._local(n)
                 lines.append(f"const real {v.locals[n]} = {text};")
                 text = v.locals[n]
             if not group.axes or n not in within or self.storage.read_outside(n, inside):
@@ -197,7 +199,13 @@ class Body:
         v.locals.clear()
         lines = self.ops.loop(lines, group.axes)
         others = set[int]().union(*reads.values()) - inside
-        return Statement(lines, tuple(written), frozenset(others), self._own(group))
+        return Statement(
+            lines, tuple(group.values), tuple(written), frozenset(others), self._own(group)
+        )
+
+    def _local(self, n: int) -> str:
+        """The variable of each entry of a value in its loop."""
+        return self.variables.another(f"{self.variables[n]}_")
 
     def _has_local(self, n: int) -> bool:
         """Whether a value of a loop that others of it read is a variable of each entry."""

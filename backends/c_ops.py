@@ -45,11 +45,18 @@ class Ops:
     def __init__(self, values: Values, storage: Storage, grown: Collection[int]) -> None:
         self.v, self.storage, self.grown = values, storage, grown
         self.scratch: list[str] = []
-        self.results = {
-            (inst.ins[0], inst.value): values.address(n)
-            for n, inst in enumerate(values.body)
-            if inst.op == "pick"
+        self.picks = {
+            (inst.ins[0], inst.value): n for n, inst in enumerate(values.body) if inst.op == "pick"
         }
+
+    @property
+    def room(self) -> str:
+        """What the function that is being called works in."""
+        return "scratch"
+
+    def result(self, n: int, k: int) -> str:
+        """The address of a result of an op with several, "" where nobody reads it."""
+        return self.v.address(self.picks[n, k]) if (n, k) in self.picks else ""
 
     def lines(self, n: int) -> list[str]:
         """The statements that compute ``n``."""
@@ -250,16 +257,16 @@ class Ops:
         """chain_parts and solve_parts: arrays of pointers."""
         count, flag = inst.value
         size, most = self._width(inst.axes), self._width(inst.axes, True)
-        unread = [k for k in range(count) if (n, k) not in self.results]
-        spots = {k: plus("scratch", times(str(m), "C", size)) for m, k in enumerate(unread)}
-        results = [self.results.get((n, k)) or spots[k] for k in range(count)]
+        unread = [k for k in range(count) if (n, k) not in self.picks]
+        spots = {k: plus(self.room, times(str(m), "C", size)) for m, k in enumerate(unread)}
+        results = [self.result(n, k) or spots[k] for k in range(count)]
         pointers = self._pointers(inst.ins)
         matrix, sides = pointers[: count * count], pointers[count * count :]
         lists = [self._tiles(results, ""), self._tiles(matrix), self._tiles(sides)]
         tail, rooms = f"{count}, {int(flag)}, C, {size}", [times(str(len(unread)), "L", most)]
         if inst.op == "solve_parts":
             rooms.append(f"solve_parts_room({count}, L, {most})")
-            tail += f", {plus('scratch', times(str(len(unread)), 'C', size))}"
+            tail += f", {plus(self.room, times(str(len(unread)), 'C', size))}"
         room = plus(*rooms)
         self.scratch += [room] if room != "0" else []
         return [f"{inst.op}({', '.join(lists)}, {tail});"]
@@ -268,11 +275,11 @@ class Ops:
         a, r = self._pointers(inst.ins)
         self._room("solve", "L", self._width(inst.axes, True))
         size = self._width(inst.axes)
-        return [f"solve({self.v.names[n]}, {a}, {r}, C, {size}, {int(inst.value)}, scratch);"]
+        return [f"solve({self.v.names[n]}, {a}, {r}, C, {size}, {int(inst.value)}, {self.room});"]
 
     def _inverse(self, n: int, inst: Inst) -> list[str]:
         self._room("inverse", "L")
-        return [f"inverse({self.v.names[n]}, {self.v.pointer(inst.ins[0])}, C, scratch);"]
+        return [f"inverse({self.v.names[n]}, {self.v.pointer(inst.ins[0])}, C, {self.room});"]
 
     def _dense_solve(self, n: int, inst: Inst) -> list[str]:
         row, column = inst.value
@@ -287,7 +294,7 @@ class Ops:
             plus(base, o)
             for base, o in zip((v.names[n], a, b), (offsets[0], offsets[1], offsets[0]))
         )
-        call = f"dense_solve({out}, {system}, {right}, {size}, {width}, scratch);"
+        call = f"dense_solve({out}, {system}, {right}, {size}, {width}, {self.room});"
         return self._calls([call], rest)
 
     def _levels(self, n: int, inst: Inst) -> list[str]:
@@ -307,7 +314,8 @@ class Ops:
         ct, d = inst.ins
         most = self._width(self.v.body[d].axes, True)
         self._room(inst.op, "L", most)
-        return [f"{inst.op}({self.v.names[n]}, {self.v.pointer(ct)}, &{self.v.names[d]}, scratch);"]
+        given = [self.v.names[n], self.v.pointer(ct), f"&{self.v.names[d]}", self.room]
+        return [f"{inst.op}({', '.join(given)});"]
 
     def _met(self, n: int, inst: Inst) -> list[str]:
         """The ops on two tiles and the decays between their tokens."""
@@ -315,11 +323,11 @@ class Ops:
         x_axes = self.v.body[tiles[-1]].axes
         size, most = self._width(x_axes), self._width(x_axes, True)
         if inst.op in RESULTS:
-            given = [self.results.get((n, k), "0") for k in range(3)]
+            given = [self.result(n, k) or "0" for k in range(3)]
         else:
             given = [self.v.names[n]]
         self._room(inst.op, "L", most)
-        call = [*given, *self._pointers(tiles), size, f"&{self.v.names[d]}", "scratch"]
+        call = [*given, *self._pointers(tiles), size, f"&{self.v.names[d]}", self.room]
         return [f"{inst.op}({', '.join(call)});"]
 
 

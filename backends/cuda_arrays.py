@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from lacc.backends.base import lead, unused
 from lacc.backends.c_text import RESERVED, dim, plus, size, times, unlike_macro, words
 from lacc.backends.c_values import index_name
-from lacc.backends.cuda_body import Split
+from lacc.backends.cuda_ops import Split
 from lacc.backends.device_arrays import Places
 from lacc.backends.device_kernel import KernelSpec
 from lacc.runtime.cuda_arena import evaluated

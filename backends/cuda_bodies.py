@@ -11,7 +11,8 @@ from lacc.backends.c_ready import for_c
 from lacc.backends.c_text import dim, size, times
 from lacc.backends.c_values import View
 from lacc.backends.cuda_arrays import CudaArrays, Place
-from lacc.backends.cuda_body import CudaBody, Split
+from lacc.backends.cuda_body import CudaBody
+from lacc.backends.cuda_ops import Split
 from lacc.backends.cuda_reads import read_there
 from lacc.backends.device_kernel import KernelSpec
 from lacc.spec.model import Spec

@@ -4,29 +4,19 @@ share, calls of device functions that they make together, and what each touches 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from lacc.backends.c_body import Body, Group, Statement
-from lacc.backends.c_ops import JOINED, Ops
-from lacc.backends.c_text import plus, times, words
-from lacc.backends.c_values import (
-    ALIASES,
-    MEMORY,
-    RESULTS,
-    Index,
-    Values,
-    View,
-    identity,
-    index_name,
-)
-from lacc.backends.cuda_barriers import BARRIER, Step, Touch
+from lacc.backends.c_text import words
+from lacc.backends.c_values import ALIASES, MEMORY, RESULTS, View, identity
+from lacc.backends.cuda_barriers import Step, Touch
 from lacc.backends.cuda_library import staging
+from lacc.backends.cuda_ops import MEETING, PULLS, CudaOps, CudaValues, Split
 from lacc.backends.cuda_order import Piece
-from lacc.backends.text import PRODUCT, Text
 from lacc.ir.ops import OPS
 from lacc.runtime.cuda_arena import evaluated
-from lacc.tile.program import Axes, Inst, Program
+from lacc.tile.program import Axes, Program
 
 OPERANDS = "operands"
 """The shared memory that products stage their operands in."""
@@ -34,188 +24,10 @@ OPERANDS = "operands"
 READING = words("prefix suffix whole prefix_pull suffix_pull whole_pull")
 """What does without pairs of tokens; others of decays may add these to them."""
 
-PULLS = words("prefix_pull suffix_pull whole_pull matrix_pull")
-"""Ops that may add their result to what lies there, as those of `MEETING` may."""
-
 CHEAP = words("load prefix suffix")
 """Ops whose results are made again rather than held, as what is computed entry by entry is."""
 
-MEETING = words("meet_pull decayed_pull")
-
 CALLED = re.compile(r"\b(\w+)(?:<\d+>)?\(")
-COUNTED = re.compile(r"\b(i_\w+|t|s)\b")
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """The axis of which a block has a part: how many entries, and how many at most."""
-
-    axis: str = ""
-    here: str = ""
-    most: str = ""
-
-
-class CudaValues(Values):
-    """Entries of values as text, in a loop over those of tiles with axes ``over``, numbered i."""
-
-    def __init__(
-        self,
-        program: Program,
-        arrays: Mapping[int, str],
-        split: Split,
-        lying: Mapping[int, View],
-    ) -> None:
-        """``lying`` are loads that are read where a caller has them, and how these lie."""
-        super().__init__(program, arrays)
-        self.split, self.lying = split, lying
-        self.over: Axes = ()
-        self.within: set[int] = set()
-        """Terms of sums that lie where another one does, to which they are added."""
-
-    def given(self, n: int) -> str:
-        return f"a.{self.arrays[n]}"
-
-    def length(self, axis: str, most: bool = False) -> str:
-        if axis == self.split.axis:
-            return self.split.most if most else self.split.here
-        return super().length(axis, most)
-
-    def view(self, n: int) -> View | None:
-        return self.lying[n] if n in self.lying else super().view(n)
-
-    def computed(self, n: int, index: Index) -> Text:
-        if self.body[n].op == "add":
-            left = [i for i in self.body[n].ins if not self._is_within(i)]
-            if len(left) == 1:
-                return self.at(left[0], index)
-        return super().computed(n, index)
-
-    def _is_within(self, n: int) -> bool:
-        """Whether all of a value is part of what another term of a sum gives."""
-        inst = self.body[n]
-        if n in self.stored:
-            return n in self.within
-        return inst.op == "add" and all(map(self._is_within, inst.ins))
-
-    def entry(self, n: int, index: Index | None = None) -> str:
-        axes = self.body[n].axes
-        if n in self.lying:
-            view, at = self.lying[n], index or identity(axes)
-            offset = plus(view.offset, *(times(at[a], view.strides[a]) for a in axes))
-            return f"there({self.given(n)}, {view.base}, {offset})"
-        if axes and axes == self.over and (index is None or _plain(index, axes)):
-            return f"{self.names[n]}[i]"
-        return super().entry(n, index)
-
-
-def _plain(index: Index, axes: Axes) -> bool:
-    return all(index[a] == index_name(a) for a in axes)
-
-
-class CudaOps(Ops):
-    """Statements that all threads of a block run together."""
-
-    v: CudaValues
-    between = (BARRIER,)
-
-    def loop(self, lines: list[str], axes: Iterable[str], simd: str = "") -> list[str]:
-        """A loop whose entries the threads share, numbered i in the order of the axes."""
-        axes = tuple(axes)
-        if not axes:
-            return lines
-        head = f"for (int i = threadIdx.x; i < {self.v.entries(axes)}; i += THREADS) {{"
-        return [head, *(f"    {x}" for x in (*self._indices(lines, axes, "i"), *lines)), "}"]
-
-    def _indices(self, lines: Iterable[str], axes: Axes, number: str) -> list[str]:
-        """The indices of axes that lines use, from the number of an entry."""
-        used = {word for line in lines for word in COUNTED.findall(line)}
-        found = []
-        for k, axis in enumerate(axes):
-            if index_name(axis) in used:
-                behind = self.v.entries(axes[k + 1 :])
-                at = number if behind == "1" else f"{number} / {_factor(behind)}"
-                at = f"{at} % {_factor(self.v.length(axis))}" if k else at
-                found.append(f"const int {index_name(axis)} = {at};")
-        return found
-
-    def _calls(self, lines: list[str], axes: Iterable[str]) -> list[str]:
-        for axis in reversed(tuple(axes)):
-            i = index_name(axis)
-            head = f"for (int {i} = 0; {i} < {self.v.length(axis)}; {i}++) {{"
-            if BARRIER not in lines:
-                lines = [*lines, BARRIER]
-            lines = [head, *(f"    {line}" for line in lines), "}"]
-        return lines
-
-    def _steps(self, strides: Iterable[str]) -> str:
-        return f"{{{', '.join(strides)}}}"
-
-    def _tiles(self, pointers: Iterable[str], constant: str = "const ") -> str:
-        return f"{{{', '.join(pointers)}}}"
-
-    def lines(self, n: int) -> list[str]:
-        found, inst = super().lines(n), self.v.body[n]
-        if inst.op in MEETING:
-            width = self._width(self.v.body[inst.ins[-1]].axes, True)
-            self.scratch[-1] = f"{self.scratch[-1].removesuffix(')')}, {width})"
-        return found
-
-    def _several(self, n: int, inst: Inst) -> list[str]:
-        (line,) = super()._several(n, inst)
-        return [line.replace("(", f"<{inst.value[0]}>(", 1)]
-
-    def _started(self, n: int, inst: Inst, base: int) -> list[str]:
-        return self._over(inst.axes, lambda: super(CudaOps, self)._started(n, inst, base))
-
-    def _over(self, axes: Axes, written: Callable[[], list[str]]) -> list[str]:
-        self.v.over = axes
-        lines = written()
-        self.v.over = ()
-        return lines
-
-    def _joined(self, n: int, inst: Inst, ins: tuple[int, ...]) -> list[str]:
-        """Sums (or the largest) of products: a thread for each where those of neighbours lie side
-        by side, else a warp."""
-        start, join = JOINED.get(inst.op, JOINED["sum"])
-        widest = max((self.v.body[i].axes for i in ins), key=len)
-        axes = [x for i in ins for x in self.v.body[i].axes if x not in widest]
-        every = tuple(dict.fromkeys([*axes, *widest]))
-        over = tuple(x for x in every if x in inst.value)
-        self.v.over = inst.axes
-        out = self.v.entry(n)
-        self.v.over = ()
-        term = " * ".join(self.v.at(i, identity(every)).within(PRODUCT) for i in ins)
-        joined = f"{join.format('sum', term)};"
-        count = self.v.entries(over)
-        if every[-1] in over:
-            inside = [*self._indices([joined], over, "j"), joined]
-            each = [
-                f"real sum = {start};",
-                f"for (int j = threadIdx.x % LANES; j < {count}; j += LANES) {{",
-                *(f"    {line}" for line in inside),
-                "}",
-                "for (int mask = LANES / 2; mask > 0; mask /= 2)",
-                f"    {join.format('sum', 'across(sum, mask)')};",
-                f"if (threadIdx.x % LANES == 0) {out} = sum;",
-            ]
-            head = (
-                f"for (int i = threadIdx.x / LANES; i < {self.v.entries(inst.axes)}; i += WARPS) {{"
-            )
-            each = [*self._indices(each, inst.axes, "i"), *each]
-            return [head, *(f"    {line}" for line in each), "}"]
-        inside = [*self._indices([joined], over, "j"), joined]
-        each = [
-            f"real sum = {start};",
-            f"for (int j = 0; j < {count}; j++) {{",
-            *(f"    {line}" for line in inside),
-            "}",
-            f"{out} = sum;",
-        ]
-        return self.loop(each, inst.axes)
-
-
-def _factor(code: str) -> str:
-    return code if re.fullmatch(r"\w+", code) else f"({code})"
 
 
 class CudaBody(Body):
@@ -249,6 +61,10 @@ class CudaBody(Body):
         there = {n: view.base for n, view in lying.items()}
         self.rooms: dict[str, str] = {}
         """The tiles that statements work in alone, and their sizes."""
+        self.works: dict[int, str] = {}
+        """Which one a function works in, by what it computes."""
+        self.inner: dict[int, str] = {}
+        """The variables of entries in loops."""
         super().__init__(program, arrays, {**pointers, **there}, into, load, taken)
 
     def _values(self, arrays: Mapping[int, str]) -> CudaValues:
@@ -276,7 +92,7 @@ class CudaBody(Body):
             if inst.op != "add" or (n not in self.v.stored and inner):
                 continue
             self._add_up(n, [*self._terms(n)])
-        return CudaOps(self.v, self.storage, frozenset(self.home))
+        return CudaOps(self.v, self.storage, frozenset(self.home), self.work)
 
     def _add_up(self, n: int, terms: list[int]) -> None:
         """Has terms of a sum lie in one tile where some of them come from functions that add."""
@@ -338,20 +154,49 @@ class CudaBody(Body):
         return super()._has_local(n) or bool(self.tile(n))
 
     def _written(self, n: int, text: str) -> str:
-        line = super()._written(n, text)
+        line = f"{self.v.entry(n)} {self.ops.given(n)} {text};"
         alone = self.tile(n) and not self.body[n].axes
         return f"if (threadIdx.x == 0) {line}" if alone else line
 
+    def _local(self, n: int) -> str:
+        if n not in self.inner:
+            self.inner[n] = super()._local(n)
+        return self.inner[n]
+
+    def work(self, n: int) -> str:
+        """The tile that the function of a value works in."""
+        if n not in self.works:
+            self.works[n] = self.variables.another("work")
+        return self.works[n]
+
     def _call(self, n: int) -> Statement:
         """As it is for a thread, with a tile of its own to work in."""
-        before = len(self.ops.scratch)
+        before, self.ops.now = len(self.ops.scratch), n
         found = super()._call(n)
         if rooms := self.ops.scratch[before:]:
-            name = self.variables.another("work")
-            self.rooms[name] = _largest(rooms)
-            lines = [re.sub(r"\bscratch\b", name, line) for line in found.lines]
-            found = replace(found, lines=lines)
+            self.rooms[self.work(n)] = _largest(rooms)
         return found
+
+    def lines(self, statement: Statement) -> list[str]:
+        """The lines of a statement, by the names that values have now."""
+        first, *_ = statement.values
+        inst = self.body[first]
+        if inst.op in MEMORY or inst.op in RESULTS:
+            return self._call(first).lines
+        return self._loop(Group(inst.axes, [*statement.values])).lines
+
+    @contextmanager
+    def named(self, names: Mapping[str, str], onto: Collection[int]) -> Iterator[None]:
+        """While lines are written, tiles have other names, and values ``onto`` are added to what
+        lies in theirs."""
+        kept = self.v.names
+        self.v.names = dict(kept)
+        for n, name in kept.items():
+            if tile := self.tile(n):
+                self.v.names[n] = name.replace(tile, names.get(tile, tile), 1)
+        self.ops.onto = onto
+        yield
+        self.v.names, self.ops.onto = kept, ()
 
     def _lies_there(self, n: int) -> bool:
         return n in self.whole
@@ -381,10 +226,9 @@ class CudaBody(Body):
     def steps(self, statements: Iterable[Statement]) -> Iterator[Step]:
         """Statements as steps."""
         for statement in statements:
-            lines = [*self._said(statement), *statement.lines]
-            yield Step(lines, tuple(self._touches(statement)))
+            yield Step([*self.said(statement), *statement.lines], self.touches(statement))
 
-    def _said(self, statement: Statement) -> Iterator[str]:
+    def said(self, statement: Statement) -> Iterator[str]:
         """The line of the spec where a new one begins."""
         for inst in (self.body[n] for n in statement.makes):
             if inst.op == "load" or not 0 < inst.line <= len(self.source):
@@ -394,6 +238,10 @@ class CudaBody(Body):
                 self.line = inst.line
                 yield f"// {said}"
             return
+
+    def touches(self, statement: Statement) -> tuple[Touch, ...]:
+        """What a statement reads and writes."""
+        return tuple(self._touches(statement))
 
     def _touches(self, statement: Statement) -> Iterator[Touch]:
         called = {word for line in statement.lines for word in CALLED.findall(line)}
@@ -407,15 +255,14 @@ class CudaBody(Body):
             if tile := self.tile(n):
                 own = bool(self.body[n].axes) and n in statement.own
                 yield Touch(tile, True, own)
-        said = {word for line in statement.lines for word in re.findall(r"\w+", line)}
         if called & staging():
             yield Touch(OPERANDS, True)
-        yield from (Touch(name, True) for name in self.rooms if name in said)
+        yield from (Touch(self.works[n], True) for n in statement.values if n in self.works)
 
     def piece(self, statement: Statement, sizes: Mapping[str, int]) -> Piece:
         """What a statement makes, reads and has to itself, at some sizes."""
-        said = {word for line in statement.lines for word in re.findall(r"\w+", line)}
-        room = sum(evaluated(size, sizes) for name, size in self.rooms.items() if name in said)
+        rooms = [self.rooms[self.works[n]] for n in statement.values if n in self.works]
+        room = sum(evaluated(size, sizes) for size in rooms)
         makes = self.places(statement.makes)
         ops = {self.body[n].op for n in statement.makes}
         cheap = bool(ops & CHEAP) or not ops & (MEMORY | RESULTS)
@@ -426,25 +273,18 @@ class CudaBody(Body):
         """The tiles of values, and the variables of those that each thread has for itself."""
         return frozenset(self.tile(n) or self.v.names[n] for n in values if n not in self.lying)
 
-    def added(self, step: Step, begun: set[str]) -> None:
-        """Has the results of a step added where these tiles are ``begun``."""
-        makes = [t.place for t in step.touches if t.writes and t.place in self.sums]
-        for tile in (x for x in makes if x in begun):
-            for k, line in enumerate(step.lines):
-                step.lines[k] = line.replace(f" {tile}[i] = ", f" {tile}[i] += ")
-        head, _, given = step.lines[-1].partition("(")
-        onto = sum(1 << k for k, x in enumerate(given.split(", ")[:3]) if x in makes and x in begun)
-        begun.update(makes)
-        if onto:
-            several = onto if head in MEETING else 1
-            step.lines[-1] = f"{step.lines[-1].removesuffix(');')}, {several});"
+    def read_after(self, statement: Statement, n: int) -> set[int]:
+        """What a loop reads for the values that it computes behind ``n``."""
+        behind = statement.values[statement.values.index(n) + 1 :]
+        return {k for m in behind for k, _ in self._reads(m)}
 
-    def renamed(self, old: str, new: str) -> None:
-        """Has the values of a tile lie in another one."""
-        self.rooms.pop(old, None)
-        for n, name in self.v.names.items():
-            if name == old:
-                self.v.names[n] = new
+    def moved(self, tiles: Mapping[str, str]) -> None:
+        """Has the values of some tiles lie in others."""
+        for old, new in tiles.items():
+            self.rooms.pop(old, None)
+            for n, name in self.v.names.items():
+                if name == old:
+                    self.v.names[n] = new
 
     def read(self, n: int, own: bool = False) -> Iterator[Touch]:
         """What reading a value whole, from where it lies, touches; ``own`` where each thread reads

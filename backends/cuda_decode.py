@@ -20,8 +20,9 @@ from lacc.backends.c_values import MEMORY, RESULTS, Index, identity, index_name
 from lacc.backends.cuda_arrays import Place
 from lacc.backends.cuda_barriers import BARRIER, Block, Step, steps
 from lacc.backends.cuda_bodies import states_last
-from lacc.backends.cuda_body import CudaBody, CudaOps, CudaValues, Split
+from lacc.backends.cuda_body import CudaBody
 from lacc.backends.cuda_kernel import CudaKernel
+from lacc.backends.cuda_ops import CudaOps, CudaValues, Split
 from lacc.backends.cuda_places import Tile
 from lacc.backends.device_kernel import KernelSpec, host_size
 from lacc.backends.text import PRODUCT
@@ -151,10 +152,10 @@ class SpreadOps(CudaOps):
         if down:
             width = self.v.length(column)
             self.scratch.append(times("WARPS", self.v.length(column, True)))
-            sums = f"of_warps(scratch, {width}, {index_name(column)})"
+            sums = f"of_warps({self.room}, {width}, {index_name(column)})"
             lines = [
                 *begun,
-                f"add_down<{name}>(scratch, {width}, part);",
+                f"add_down<{name}>({self.room}, {width}, part);",
                 BARRIER,
                 *super().loop([f"{given}{sums};"], (column,)),
             ]
@@ -189,7 +190,7 @@ class SpreadBody(CudaBody):
 
     def _operations(self) -> SpreadOps:
         self.v.layouts = layouts_of(self.program, self.split.axis)
-        return SpreadOps(self.v, self.storage, frozenset(self.home))
+        return SpreadOps(self.v, self.storage, frozenset(self.home), self.work)
 
     def _loop(self, group: Group) -> Statement:
         if self.ops.layout(group.axes) is None:

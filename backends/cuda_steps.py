@@ -3,10 +3,10 @@ the states before the first to what is stored behind the last."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
+from lacc.backends.c_body import Statement
 from lacc.backends.c_text import times
 from lacc.backends.cuda_barriers import Block, Step, Touch
 from lacc.backends.cuda_bodies import CudaBodies, entry_of
@@ -30,6 +30,26 @@ ENDED = {"state": "ended", "dstate": "dbegun"}
 
 OUTS = {"": "y", "stored": "y", "kept": "kept", "input": "dx", "param": "dfixed", "last": "dlast"}
 """The arrays of what comes out, by the kind of its name."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """Work on a chunk before its tiles have their names: what it touches, ``said`` of it, and what
+    writes its lines; the ``statement`` that it is, None of what comes out."""
+
+    touches: tuple[Touch, ...]
+    write: Callable[[], list[str]]
+    said: tuple[str, ...] = ()
+    statement: Statement | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The tiles that it has under other names."""
+    onto: Collection[int] = ()
+    """Values that are added to what lies in their tiles."""
+
+    def called(self, names: Mapping[str, str]) -> tuple[Touch, ...]:
+        """What it touches, by other names of tiles."""
+        found = (replace(t, place=names.get(t.place, t.place)) for t in self.touches)
+        return tuple(dict.fromkeys(found))
 
 
 class CudaSteps(CudaBodies):
@@ -112,11 +132,11 @@ class CudaSteps(CudaBodies):
     def _in_order(self) -> list[Step]:
         """What is done for a chunk by itself, in the order in which the least is held at once."""
         body, sizes = self.body, self.sizes_at(TOKENS, BLOCK)
-        steps = [*body.steps(body.each)]
+        drafts = [self._drafted(statement) for statement in body.each]
         works = [body.piece(statement, sizes) for statement in body.each]
-        for n, step in self._outputs():
-            steps.append(step)
-            places = frozenset(t.place for t in step.touches) | body.places(body.behind(n))
+        for n, draft in self._outputs():
+            drafts.append(draft)
+            places = frozenset(t.place for t in draft.touches) | body.places(body.behind(n))
             works.append(Piece(frozenset(), places))
         made = [n for s in body.each for n in s.makes]
         numbers = {body.tile(n): evaluated(body.size(n), sizes) for n in made if body.tile(n)}
@@ -126,51 +146,75 @@ class CudaSteps(CudaBodies):
         for copy, tile in copies.items():
             numbers[called[copy]] = numbers[tile]
             body.rooms[called[copy]] = next(body.size(n) for n in made if body.tile(n) == tile)
-        begun, found, done = set[str](), list[Step](), set[int]()
+        begun, found = set[str](), list[Draft]()
         for placed in plan:
+            draft = drafts[placed.number]
             names = {tile: called.get(name, name) for tile, name in placed.names.items()}
-            step = _with_names(steps[placed.number], names, placed.number in done)
-            done.add(placed.number)
-            body.added(step, begun)
-            found.append(step)
-        self._in_place(found, numbers)
-        return found
+            makes = draft.statement.makes if draft.statement is not None else ()
+            sums = {n: body.tile(n) for n in makes if body.tile(n) in body.sums}
+            onto = {n for n, tile in sums.items() if tile in begun}
+            begun.update(sums.values())
+            found.append(replace(draft, touches=draft.called(names), names=names, onto=onto))
+            drafts[placed.number] = replace(draft, said=())
+        moved = self._in_place(found, numbers)
+        steps = [self._step(draft, moved) for draft in found]
+        body.moved(moved)
+        return steps
 
-    def _in_place(self, steps: list[Step], sizes: Mapping[str, int]) -> None:
-        """Has loops write where they read what nothing reads later, entry by entry."""
-        last = {t.place: k for k, step in enumerate(steps) for t in step.touches}
+    def _drafted(self, statement: Statement) -> Draft:
+        body = self.body
+
+        def write() -> list[str]:
+            return body.lines(statement)
+
+        return Draft(body.touches(statement), write, tuple(body.said(statement)), statement)
+
+    def _step(self, draft: Draft, moved: Mapping[str, str]) -> Step:
+        """A draft as lines, where some tiles lie in others."""
+        names = {tile: moved.get(name, name) for tile, name in draft.names.items()}
+        names = {**moved, **names}
+        with self.body.named(names, draft.onto):
+            return Step([*draft.said, *draft.write()], draft.touches)
+
+    def _in_place(self, drafts: list[Draft], sizes: Mapping[str, int]) -> dict[str, str]:
+        """Has loops write where they read what nothing reads later, entry by entry: which tiles lie
+        in which others."""
+        last = {t.place: k for k, draft in enumerate(drafts) for t in draft.touches}
         first: dict[str, int] = {}
-        for k, step in enumerate(steps):
-            for touch in step.touches:
+        for k, draft in enumerate(drafts):
+            for touch in draft.touches:
                 first.setdefault(touch.place, k)
         lasting = {self.body.tile(n) for s in self.body.once for n in s.makes}
-        for k, step in enumerate(steps):
-            makes = [t.place for t in step.touches if t.writes and t.own]
-            reads = [t.place for t in step.touches if not t.writes and t.own]
+        moved: dict[str, str] = {}
+        for k, draft in enumerate(drafts):
+            makes = [t.place for t in draft.touches if t.writes and t.own]
+            reads = [t.place for t in draft.touches if not t.writes and t.own]
             for new in (x for x in makes if first[x] == k):
                 for old in reads:
                     able = last.get(old) == k and old not in lasting and old in sizes
                     if not able or sizes[old] != sizes.get(new):
                         continue
-                    at = next((n for n, x in enumerate(step.lines) if f" {new}[i] = " in x), -1)
-                    if at < 0:
+                    if self._reads_later(draft, new, old, moved):
                         continue
-                    later = " ".join(step.lines[at + 1 :])
-                    if _tiles(old).search(later):
-                        continue
-                    self._renamed(steps, new, old)
+                    moved[new] = old
+                    for other in drafts:
+                        other.touches = other.called({new: old})
                     last[old] = last.pop(new)
                     first[old] = first.get(old, k)
                     break
+        return moved
 
-    def _renamed(self, steps: list[Step], old: str, new: str) -> None:
-        """Has the tile ``old`` lie where ``new`` does."""
-        self.body.renamed(old, new)
-        for step in steps:
-            step.lines[:] = _with_tiles(step.lines, {old: new})
-            step.touches = tuple(
-                dict.fromkeys(replace(t, place=new) if t.place == old else t for t in step.touches)
-            )
+    def _reads_later(self, draft: Draft, new: str, old: str, moved: Mapping[str, str]) -> bool:
+        """Whether a loop reads a tile once it has written an entry of another one."""
+        body, statement = self.body, draft.statement
+        assert statement is not None
+
+        def tile(n: int) -> str:
+            name = draft.names.get(body.tile(n), body.tile(n))
+            return moved.get(name, name)
+
+        written = next(n for n in statement.makes if tile(n) == new)
+        return old in map(tile, body.read_after(statement, written))
 
     def _of_tokens(self) -> list[Step | Block]:
         """Token after token; on the way back from the last stretch of tokens to the first, with
@@ -253,16 +297,16 @@ class CudaSteps(CudaBodies):
         loads = self.program.loads(self.carried).values()
         for label, n in self.program.outs.items():
             if label.startswith("kept:") and n in loads:
-                lines = self._stored(label, n)
+                lines = self._stored(label, n)()
                 if self.by_token:
                     lines = ["if (step % L == 0) {", *(f"    {line}" for line in lines), "}"]
                 yield Step(lines, tuple(self.body.read(n)))
 
     def _outs(self) -> Iterable[Step]:
         """What comes out of a chunk or token."""
-        return (step for _, step in self._outputs())
+        return (Step(draft.write(), draft.touches) for _, draft in self._outputs())
 
-    def _outputs(self) -> Iterable[tuple[int, Step]]:
+    def _outputs(self) -> Iterable[tuple[int, Draft]]:
         """The value that each piece of what comes out is."""
         loads = self.program.loads(self.carried).values()
         for label, n in self.program.outs.items():
@@ -273,19 +317,22 @@ class CudaSteps(CudaBodies):
                 axes, tile = self.program.body[n].axes, self.sums[label]
                 length = times(*self._lengths(axes))
                 line = f"add_to({tile}, {self.body.v.pointer(n)}, {length});"
-                yield n, Step([line], (Touch(tile, True, True), *self.body.read(n, own=True)))
+                touches = (Touch(tile, True, True), *self.body.read(n, own=True))
+                yield n, Draft(touches, [line].copy)
             else:
-                yield n, Step(self._stored(label, n), tuple(self.body.read(n)))
+                yield n, Draft(tuple(self.body.read(n)), self._stored(label, n))
 
-    def _stored(self, label: str, n: int) -> list[str]:
-        """The lines that store an output."""
+    def _stored(self, label: str, n: int) -> Callable[[], list[str]]:
+        """What writes the lines that store an output, in an array that is declared now."""
         kind, _, name = label.rpartition(":")
         axes = self.program.body[n].axes
         array = "dx" if kind == "stored" and self.what.backward else OUTS[kind]
-        place = self.place(array, name, axes)
-        return self._by_one(
-            self.store(self.body.v.pointer(n), place, axes, self._lengths(axes)), axes
-        )
+        place, lengths = self.place(array, name, axes), self._lengths(axes)
+
+        def write() -> list[str]:
+            return self._by_one(self.store(self.body.v.pointer(n), place, axes, lengths), axes)
+
+        return write
 
     def _by_one(self, lines: list[str], axes: Axes) -> list[str]:
         """Of what all blocks of a split compute alike, one stores."""
@@ -331,23 +378,3 @@ class CudaSteps(CudaBodies):
             place = self.place(OUTS[kind], name, axes)
             lines = self._by_one(self.store(tile, place, axes, self._lengths(axes)), axes)
             yield Step(lines, (Touch(tile, False),))
-
-
-def _with_names(step: Step, names: Mapping[str, str], again: bool) -> Step:
-    """A step with other names of tiles; done again it says nothing of the spec's lines."""
-    lines = [line for line in step.lines if not (again and line.startswith("//"))]
-    touches = tuple(replace(t, place=names.get(t.place, t.place)) for t in step.touches)
-    return Step(_with_tiles(lines, names), touches)
-
-
-def _with_tiles(lines: Iterable[str], names: Mapping[str, str]) -> list[str]:
-    """Lines in which tiles have other names; arguments, of which there may be ones that are called
-    alike, keep theirs, and so does what is said."""
-    if not names:
-        return [*lines]
-    words = _tiles(*names)
-    return [x if x.startswith("//") else words.sub(lambda m: names[m[1]], x) for x in lines]
-
-
-def _tiles(*names: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w.])({'|'.join(names)})\b")
