@@ -305,6 +305,11 @@ def test_step_in_place_and_pools() -> None:
     step(SIGNATURE, CORE, first, pool, out=pool, state_indices=np.array([3, 1]))
     assert np.array_equal(pool.S[[3, 1]], fresh.S)
     assert pool.position.tolist() == [0, 1, 0, 1, 0]
+    pool.position[[0, 2, 4]] = -1
+    step(SIGNATURE, CORE, first, pool, out=pool, state_indices=np.array([3, 1]))
+    assert pool.position.tolist() == [-1, 2, -1, 2, -1]
+    with pytest.raises(TypeError, match=r"state\.position: .* at least 0"):
+        step(SIGNATURE, CORE, first, pool, state_indices=np.array([3, 2]))
     for bad in (np.array([3, 3]), np.array([0, 5]), np.array([-1, 0])):
         with pytest.raises(ValueError, match="state_indices"):
             step(SIGNATURE, CORE, first, pool, state_indices=bad)

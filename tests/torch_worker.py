@@ -268,7 +268,8 @@ def steps(both: Both) -> Iterator[tuple[str, float]]:
         if grows:
             continue
         if pool is None:
-            pool = type(state)(*(torch.zeros(5, *y.shape[1:], dtype=y.dtype) for y in state))
+            shapes = ((5, *y.shape[1:]) for y in state)
+            pool = type(state)(*(torch.full(x, -1, dtype=y.dtype) for x, y in zip(shapes, state)))
             for y, z in zip(pool, state):
                 y[rows] = z
             continue
@@ -325,10 +326,19 @@ def refused() -> dict[str, list[str]]:
     }
     ours = {"call": both.call, "step": both.step, "vjp": both.vjp}
     theirs = {"call": both.numpy, "step": both.numpy.step, "vjp": both.numpy.vjp}
-    return {
+    found = {
         name: [said(partial(theirs[of], **given)), said(partial(ours[of], **tensors(given)))]
         for name, (of, given) in bad.items()
     }
+    both = Both("roformer_linear")
+    inputs = {a.name for a in both.signature.arguments if a.role == "input"}
+    token = {name: y[:, 0] if name in inputs else y for name, y in both.arguments(2, 1).items()}
+    token["state"] = {"position": np.array([0, -1, 3])}
+    both.step(**tensors(token), state_indices=torch.tensor([2, 0]))
+    token["state_indices"] = np.array([1, 0])
+    ways = (partial(both.numpy.step, **token), partial(both.step, **tensors(token)))
+    found["positions"] = [said(step) for step in ways]
+    return found
 
 
 def operators(given: str) -> dict[str, Any]:

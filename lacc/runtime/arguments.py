@@ -158,12 +158,15 @@ class Arguments:
                 continue
             if s.role != "position":
                 x = floats_of(name, x)
-            elif not isinstance(x, np.ndarray) or x.dtype.kind not in "iu" or np.any(x < 0):
+            elif not isinstance(x, np.ndarray) or x.dtype.kind not in "iu":
                 raise TypeError(f"{name}: expected integers [N] of at least 0, got {x!r}")
             pooled = rows is not None and x.ndim == len(axes_of(s))
             if pooled and rows.max(initial=-1) >= len(x):
                 raise ValueError(f"state_indices: expected below {len(x)}, got {rows.max()}")
-            self.fit(name, axes_of(s), x[rows] if pooled else x)
+            mine = x[rows] if pooled else x
+            self.fit(name, axes_of(s), mine)
+            if s.role == "position" and what != "out" and np.any(mine < 0):
+                raise TypeError(f"{name}: expected integers [N] of at least 0, got {mine.tolist()}")
             given[s.name] = x
         return given
 

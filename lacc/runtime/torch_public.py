@@ -22,10 +22,14 @@ from lacc.runtime.torch_run import Program, Tensors
 from lacc.runtime.torch_walk import Walk
 
 
-def check_positions(name: str, x: Any) -> None:
-    """Raises where positions are negative, if that can be seen without waiting for a device."""
-    if x.device.type == "cpu" and not torch.compiler.is_compiling() and (x < 0).any():
-        raise TypeError(f"{name}: expected integers [N] of at least 0, got {x.tolist()}")
+def check_positions(name: str, x: Any, rows: Any = None) -> None:
+    """Raises where positions, in some ``rows`` or in all, are negative, if that can be seen without
+    waiting for a device."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    mine = x if rows is None else x[rows]
+    if (mine < 0).any():
+        raise TypeError(f"{name}: expected integers [N] of at least 0, got {mine.tolist()}")
 
 
 def check_rows(rows: Any, size: int, pools: list[Any]) -> None:
@@ -64,8 +68,9 @@ class Host:
             found.append(None if x is None else tensor_of(a.name, x))
         return found
 
-    def state(self, what: str, state: Any) -> list[Any]:
-        """The fields of a state in any of its forms, in order, None where missing."""
+    def state(self, what: str, state: Any, pool: bool = False) -> list[Any]:
+        """The fields of a state in any of its forms, in order, None where missing; of a ``pool``
+        not all rows need be states."""
         names = self.fields
         if state is None:
             return [None] * len(names)
@@ -92,10 +97,16 @@ class Host:
             x = None if x is None else tensor_of(f"{what}.{s.name}", x)
             if s.role == "position" and what == "state_cotangent":
                 x = None
-            if s.role == "position" and x is not None:
+            if s.role == "position" and x is not None and what != "out" and not pool:
                 check_positions(f"{what}.{s.name}", x)
             found.append(x)
         return found
+
+    def check_begun(self, fields: list[Any], rows: Any) -> None:
+        """Raises where the positions of a pool are negative in rows that belong to the batch."""
+        for s, x in zip(self.signature.states, fields):
+            if s.role == "position" and x is not None and rows is not None:
+                check_positions(f"state.{s.name}", x, rows)
 
     def asked(
         self, initial_state: Any, mode: str, chunk: int | None, cu: Any, valid: Any
@@ -179,14 +190,15 @@ class Host:
         names the rows of ``state`` and ``out``, then pools of any length, that belong to the
         batch; they must be different rows of the pool, which is checked on the CPU or with
         ``debug``."""
-        key, direct = None, self.direct
+        key, direct, pool = None, self.direct, state_indices is not None
         if direct.possible and not (debug or state_dtype or torch.compiler.is_compiling()):
-            given, target = self.state("state", state), self.state("out", out)
+            given, target = self.state("state", state, pool), self.state("out", out)
             key = direct.key(arguments.values(), (*given, *target), state_indices)
             run = direct.seen.get(key)
             if run is not None:
-                if state_indices is not None and state_indices.device.type == "cpu":
+                if pool and state_indices.device.type == "cpu":
                     check_rows(state_indices, run.B, [*given, *target])
+                    self.check_begun(given, state_indices)
                 into = None if out is None else target
                 found, new = direct.run(run, arguments, given, into, state_indices)
                 state = self.State(*map(new.get, self.fields)) if out is None else out
@@ -198,9 +210,10 @@ class Host:
             raise ValueError(f"state_dtype: expected None with out, got {state_dtype}")
         self.check_dtype(state_dtype)
         tensors = self.arguments(arguments, step=True)
-        given, target = self.state("state", state), self.state("out", out)
+        given, target = self.state("state", state, pool), self.state("out", out)
         walk = self.core.walk([*tensors, *[None] * len(given)], None, None, Asked("step", 0, True))
         rows = self._rows(walk, state_indices, [*given, *target], debug)
+        self.check_begun(given, rows)
         for what, fields in (("state", given), ("out", target)):
             walk.args.fields(what, dict(zip(self.fields, fields)), pool=rows is not None)
         for s, x in zip(signature.states, target) if out is not None else ():
