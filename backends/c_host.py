@@ -75,6 +75,7 @@ def native_entry(
     last: Iterable[str] = (),
     states: Iterable[str] = (),
     outputs: Iterable[str] = (),
+    linear: bool = False,
     stored: Mapping[str, tuple[Size, ...]] | None = None,
 ) -> str:
     """The entry of a pass whose functions are NAME_forward_NUMBER and NAME_backward_NUMBER, names
@@ -92,6 +93,7 @@ def native_entry(
             "last": tuple_text(last),
             "states": tuple_text(states),
             "outputs": tuple_text(outputs),
+            "linear": linear,
             "stored": f"{{{shapes}}}",
         },
     )

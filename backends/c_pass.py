@@ -59,7 +59,8 @@ class CPass:
         self.outputs = tuple(n.removeprefix("stored:") for n in outs)
         self.arrays_forward = self._numbered("forward", self._forward_arrays())
         self.arrays_backward = self._numbered("backward", self._backward_arrays())
-        self.kernels = [self._forward(), self._kept(), self._backward()]
+        self.kernels = [self._forward(), self._kept(), self._backward(), *self._adjoint()]
+        self.linear = len(self.kernels) > 3
 
     def _forward_arrays(self) -> list[Array]:
         roles = {
@@ -125,6 +126,17 @@ class CPass:
         (part,) = in_one_loop(from_starts(program), "dstate", ())
         return self._kernel(f"backward_{self.number}", part, self.arrays_backward)
 
+    def _adjoint(self) -> list[CKernel]:
+        """Of the way back what finds the gradient of the initial state, where that needs no state:
+        where the pass is linear in it."""
+        program = self.backward
+        outs = {n: v for n, v in program.outs.items() if n.startswith("state:")}
+        alone = prune(Program(program.body, outs, program.sizes))
+        if self.by_token or not outs or alone.loads("state") or alone.loads("last"):
+            return []
+        (part,) = in_one_loop(alone, "dstate", ())
+        return [self._kernel(f"adjoint_{self.number}", part, self.arrays_backward)]
+
     def _kernel(
         self, name: str, part: Part, arrays: dict[Array, str], again: CKernel | None = None
     ) -> CKernel:
@@ -144,7 +156,8 @@ class CPass:
 
     def functions(self) -> list[Function]:
         """What the file offers of the pass."""
-        ways = {"forward": self.arrays_forward, "keep": {}, "backward": self.arrays_backward}
+        ways: dict[str, dict[Array, str]] = {"forward": self.arrays_forward, "keep": {}}
+        ways |= {"backward": self.arrays_backward, "adjoint": {}}
         shapes = self._shapes()
         return [
             Function(

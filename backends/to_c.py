@@ -74,6 +74,7 @@ def _entry(one: CPass) -> str:
         last=one.last,
         states=one.states,
         outputs=one.outputs,
+        linear=one.linear,
         stored=stored,
     )
 

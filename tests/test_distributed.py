@@ -18,7 +18,7 @@ from conftest import ROOT
 import lacc
 from lacc.analysis.summaries import Summary, summarized
 from lacc.distributed import context_parallel
-from lacc.distributed.ring import _cut, apart
+from lacc.distributed.ring import _cut, apart, best_blocks
 from lacc.distributed.summaries import starts
 from lacc.verify.inputs import Sizes, draw
 
@@ -183,6 +183,55 @@ def test_a_state_through_summaries_is_that_of_the_whole(name: str) -> None:
         before = {n: y[:, : cut.start] if n in inputs else y for n, y in arrays.items()}
         for n, y in whole(**before)[1]._asdict().items():
             assert np.abs(start[n] - y).max() <= 1e-12 * (1 + np.abs(y).max()), n
+
+
+@pytest.mark.parametrize("name", ["gated_deltanet", "hgrn", "mlstm", "nonlinear_delta"])
+def test_results_go_where_a_caller_wants_and_states_are_found_alone(name: str) -> None:
+    """Outputs and gradients in views of one head of three, the first call and those behind it."""
+    torch = pytest.importorskip("torch")
+    path = ROOT / "examples" / f"{name}.la"
+    dims = dict.fromkeys(lacc.load(path).dims, 5)
+    kernel = lacc.compile(path, target="c", **dims)
+    sizes = Sizes(2, 35, 3, 1, 40, dims)
+    arrays = draw(kernel.spec, sizes, seed=1, regime="interior", dtype=np.float64)
+    every = {n: torch.from_numpy(np.ascontiguousarray(x)) for n, x in arrays.items()}
+    x = {n: y[:, :, 1:2] for n, y in every.items()}
+    _, start = kernel(**{n: y[:, :7] for n, y in x.items()})
+    outputs, end = kernel(**x, initial_state=start)
+    cotangents = {"cotangent": torch.ones_like(outputs), "state_cotangent": end}
+    gradients = kernel.vjp(**x, initial_state=start, **cotangents)
+    (output,) = kernel.signature.outputs
+    for _ in range(4):
+        whole = {n: torch.full_like(y, torch.nan) for n, y in every.items()}
+        whole["o"] = torch.full((*outputs.shape[:2], 3, *outputs.shape[3:]), torch.nan).double()
+        place = {n: y[:, :, 1:2] for n, y in whole.items()}
+        state = kernel.fill({output.name: place["o"]}, x, initial_state=start)
+        first = kernel.fill_gradients(place, x, initial_state=start, **cotangents)
+        found = {"o": (place["o"], outputs)} | {n: (place[n], gradients[n]) for n in x}
+        found |= {"end": (state[0], end[0]), "begin": (first[0], gradients["initial_state"][0])}
+        for n, (a, b) in found.items():
+            assert (a - b).abs().max() <= 1e-12 * b.abs().max(), n
+        assert all(y[:, :, ::2].isnan().all() for y in whole.values())
+        ended = kernel.end(x, initial_state=start)
+        begun = kernel.begin(x, initial_state=start, **cotangents)
+        plain = name in ("gated_deltanet", "hgrn")
+        assert (ended is not None) == (name != "mlstm")
+        assert (begun is not None) == plain
+        if ended is not None:
+            assert (ended[0] - end[0]).abs().max() <= 1e-12 * end[0].abs().max()
+        if begun is not None:
+            assert (begun[0] - first[0]).abs().max() <= 1e-12 * first[0].abs().max()
+
+
+def test_blocks_are_as_many_as_pay() -> None:
+    """The fewer heads a block has the fewer ranks wait, and the longer it takes."""
+    spec = lacc.load(ROOT / "examples" / "gla.la")
+    assert [len(best_blocks(spec, {"#B": 1, "#H": 8}, 2, alone)) for alone in (True, False)] == [
+        2,
+        4,
+    ]
+    assert len(best_blocks(spec, {"#B": 8, "#H": 8}, 2, True)) == 8  # whole sequences
+    assert len(best_blocks(spec, {"#B": 1, "#H": 8}, 1, True)) == 1
 
 
 def test_what_has_no_summary_says_why() -> None:

@@ -9,9 +9,9 @@ A token needs no more of those before it than the state. There are two ways to h
     ring        states go from rank to rank, block by block of sequences and heads (`ring`)
     summaries   every rank tells all others what its tokens do to a state (`summaries`)
 
-The ring computes nothing twice and takes whatever has a step, but a rank waits for those before it
-where there are few blocks. Summaries cost another pass over the states, and exist where these are
-linear, or running maxima. What goes wrong on one rank is an error on all.
+The ring takes whatever has a step, but a rank waits for those before it where there are few blocks.
+Summaries cost another pass over the states, and exist where these are linear, or running maxima.
+What goes wrong on one rank is an error on all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from lacc.analysis.summaries import Summary, summarized
 from lacc.distributed.ran import Tensors
 from lacc.distributed.ranks import Ranks, Trouble
-from lacc.distributed.ring import BLOCKS_A_RANK, Ring, blocks_of
+from lacc.distributed.ring import Block, Ring, best_blocks, blocks_of, stretch
 from lacc.distributed.summaries import Rounds, Summarized
 from lacc.driver import compile as compiled
 from lacc.runtime.contract import Value, axes_of, axes_text, record, size_of
@@ -42,8 +42,8 @@ def context_parallel(
 
     ``exchange`` is what ranks tell each other: "ring", "summaries", or what is expected to cost
     less for each call, which `Shared.why` says. ``blocks`` is the number of parts that the ring
-    cuts the sequences and heads of a call into, the same on every rank; by default `BLOCKS_A_RANK`
-    a rank, as far as there are as many. Heads stay together where the spec reads `head` or `H` or a
+    cuts the sequences and heads of a call into, the same on every rank; by default that with which
+    it is expected to be done soonest. Heads stay together where the spec reads `head` or `H` or a
     state is shared by all of them. Raises RuntimeError outside of `torch.distributed`, ValueError
     where a token needs more than what came before it, where summaries are asked for and do not
     exist, where ``blocks`` is not positive, and where the ranks disagree.
@@ -90,6 +90,7 @@ class Shared:
     why: str = ""
     calls: int = 0
     _rounds: Rounds | None = field(default=None, repr=False)
+    _likes: dict[str, Tensors] = field(default_factory=dict, repr=False)
 
     @property
     def sent(self) -> int:
@@ -166,8 +167,18 @@ class Shared:
         levels = {"#H": "head", "#G": "group"}
         there = {a.level for a in self.kernel.signature.arguments}
         known = {n: x for n, x in sizes.items() if levels.get(n, "") in (*there, "")}
-        blocks = self.blocks or BLOCKS_A_RANK * self.ranks.count
-        return len({one.heads.start for one in blocks_of(self.kernel.spec, known, blocks)})
+        return len({one.heads.start for one in self._blocks(known)})
+
+    def _blocks(self, sizes: Mapping[str, int]) -> list[Block]:
+        """The blocks of the ring."""
+        if self.blocks is not None:
+            return blocks_of(self.kernel.spec, sizes, self.blocks)
+        return best_blocks(self.kernel.spec, sizes, self.ranks.count, self._alone)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether states are found without the calls that they are of."""
+        return self.kernel.target in ("auto", "c") and isinstance(self.summary, Summary)
 
     def formula(self, exchange: str) -> tuple[str, str]:
         """What a call and its backward pass send from one rank, as a sum of shapes."""
@@ -201,27 +212,39 @@ class Shared:
 
     def _call(self, given: Given, tokens: int, valid: Any, options: Tensors) -> Ring | Summarized:
         """How a call of ``tokens`` on all ranks goes."""
-        blocks = blocks_of(
-            self.kernel.spec, given.sizes, self.blocks or BLOCKS_A_RANK * self.ranks.count
-        )
-        exchange, self.why = self._chosen(given, tokens, len(blocks))
+        blocks = self._blocks(given.sizes)
+        exchange, self.why = self._chosen(given, tokens, blocks)
         values, wanted = given.values, given.wanted
         if exchange == "ring":
-            return Ring(self.kernel, self.ranks, values, blocks, valid, options, wanted)
+            like = self._like(given)
+            return Ring(self.kernel, self.ranks, values, blocks, valid, options, like)
         rounds = self._summaries()
         return Summarized(self.kernel, self.ranks, values, rounds, valid, options, wanted)
 
-    def _chosen(self, given: Given, tokens: int, blocks: int) -> tuple[str, str]:
+    def _like(self, given: Given) -> Tensors:
+        """Outputs and the state of a call, as they are without tokens."""
+        key = str(given)
+        if key not in self._likes:
+            none = {
+                n: x[:, :0] if given.values[n].role == "input" else x
+                for n, x in given.tensors.items()
+            }
+            signature = self.kernel.signature
+            outputs, state = self.kernel(**none)
+            outputs = outputs if len(signature.outputs) > 1 else (outputs,)
+            found = dict(zip((o.name for o in signature.outputs), outputs)) | state._asdict()
+            self._likes[key] = {n: x.detach() for n, x in found.items()}
+        return self._likes[key]
+
+    def _chosen(self, given: Given, tokens: int, blocks: list[Block]) -> tuple[str, str]:
         """The exchange of a call, and why."""
         ranks = self.ranks.count
-        turns = f"{blocks} of {blocks + ranks - 1} turns of {ranks} ranks are busy"
         if self.exchange != "auto":
             return self.exchange, f"{self.exchange}: asked for"
         if isinstance(self.summary, str):
             return "ring", f"ring: there are no summaries: {self.summary}"
-        waits = (ranks - 1) / blocks
-        if waits <= ENOUGH:
-            return "ring", f"ring: with blocks of heads and sequences {turns}"
+        heads = given.sizes.get("#H", given.sizes.get("#G", 1))
+        waits = stretch(blocks, heads, ranks, self._alone) - 1
         dims = {
             **self.kernel.signature.dims,
             **{n: x for n, x in given.sizes.items() if n[0] != "#"},
@@ -234,15 +257,12 @@ class Shared:
             bytes_[way] = sum(self.bytes_sent(way, itemsize=given.itemsize, **at))
             costs[way] = extra + FLOPS_A_BYTE * bytes_[way]
         way = min(costs, key=lambda name: costs[name])
-        ring = f"{turns}, {waits:.0%} of a call waits; {bytes_['ring']:,} bytes a rank"
-        summed = f"{more / call:.0%} more work; {bytes_['summaries']:,} bytes a rank"
+        ring = f"{len(blocks)} blocks, {waits:.0%} longer; {bytes_['ring']:,} bytes a rank"
+        summed = f"{more / call:.0%} longer; {bytes_['summaries']:,} bytes a rank"
         if way == "ring":
             return way, f"ring: {ring} (summaries: {summed})"
         return way, f"summaries: {summed} (ring: {ring})"
 
-
-ENOUGH = 0.15
-"""The share of a call that the ranks of a ring may wait before summaries are priced."""
 
 FLOPS_A_BYTE = 50
 """Operations that take as long as a byte from rank to rank."""

@@ -158,31 +158,46 @@ class Ranks:
 
     # ---- from one to the next -------------------------------------------------------------------
 
-    def send(self, to: int, head: Sequence[int], tensors: Sequence[Any]) -> None:
-        """Starts sending ``head`` and tensors, which `finish` waits for."""
+    def send(
+        self, to: int, head: Sequence[int], tensors: Sequence[Any], size: int | None = None
+    ) -> None:
+        """Starts sending ``head`` and tensors, which `finish` waits for. Where the receiver knows
+        the ``size`` of the tensors in bytes it is one message, with no tensors too."""
         import torch
         import torch.distributed as dist
 
         body = self._packed(tensors)
         first = torch.tensor([*head, body.numel()], dtype=torch.int64, device=self.device)
-        for message in (first, body):
+        first = first.view(torch.uint8)
+        rest = body.new_zeros((size or 0) - body.numel() if size and not body.numel() else 0)
+        messages = (first, body) if size is None else (torch.cat([first, body, rest]),)
+        for message in messages:
             if message.numel():
                 work = dist.isend(message, group=self.group, group_dst=to)
                 self._on_the_way.append((work, message))
         self.sent += body.numel()
 
-    def received(self, source: int, length: int) -> tuple[list[int], Any]:
-        """The ``length`` numbers that a message begins with, and the bytes of its tensors."""
+    def received(self, source: int, length: int, size: int | None = None) -> tuple[list[int], Any]:
+        """The ``length`` numbers that a message begins with, and the bytes of its tensors, of which
+        there are ``size`` if any."""
+        import torch
+
+        head = 8 * (length + 1)
+        whole = self._got(source, head + (size or 0))
+        *numbers, count = map(int, whole[:head].view(torch.int64).tolist())
+        if size is None:
+            return numbers, self._got(source, count)
+        return numbers, whole[head : head + count]
+
+    def _got(self, source: int, size: int) -> Any:
+        """So many bytes of a rank."""
         import torch
         import torch.distributed as dist
 
-        first = torch.zeros(length + 1, dtype=torch.int64, device=self.device)
-        self._wait(dist.irecv(first, group=self.group, group_src=source))
-        *head, count = map(int, first.tolist())
-        body = torch.zeros(count, dtype=torch.uint8, device=self.device)
-        if count:
+        body = torch.empty(size, dtype=torch.uint8, device=self.device)
+        if size:
             self._wait(dist.irecv(body, group=self.group, group_src=source))
-        return head, body
+        return body
 
     def finish(self) -> None:
         """Waits for what was sent."""

@@ -2,9 +2,11 @@
 going from rank to rank.
 
 Sequences and heads are independent: a call is cut into blocks of them that go through the ranks as
-through a pipeline (while rank 1 has the first block, rank 0 has the second). Nothing is computed
-twice, and whatever has a step can be run so, linear in its state or not. With n blocks on R ranks,
-n of n + R - 1 turns are busy.
+through a pipeline (while rank 1 has the first block, rank 0 has the second). Whatever has a step
+can be run so, linear in its state or not. With n blocks on R ranks, n of n + R - 1 turns are busy,
+of which another is saved where the first block's state, and its cotangent on the way back, are
+found alone. Blocks write into views of the whole; backward keeps no more than the states that
+blocks began with, and makes those of chunks again.
 
 Handing states from rank to rank is LASP's way (Sun et al. 2024, arXiv:2404.02882), the pipeline
 GPipe's (Huang et al. 2019, arXiv:1811.06965).
@@ -12,12 +14,15 @@ GPipe's (Huang et al. 2019, arXiv:1811.06965).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from lacc.distributed.ran import Ran, Tensors, ran
+import numpy as np
+
+from lacc.distributed.ran import Tensors
 from lacc.distributed.ranks import Like, Ranks, Trouble
 from lacc.ir.graph import nodes
 from lacc.runtime.contract import Value, axes_of, grows
@@ -25,7 +30,17 @@ from lacc.runtime.kernel import Kernel
 from lacc.spec.model import Spec
 
 BLOCKS_A_RANK = 8
-"""Blocks that a call is cut into for each rank, where it has as many sequences and heads."""
+"""Blocks that a call is cut into for each rank, at most."""
+
+ALONE = 0.4
+"""What of a block a rank is at before the next can begin, where states are found alone."""
+
+NARROW = 0.5
+"""What a block of one head among others takes more than with all of them, whose rows lie side by
+side; of several heads as many times less."""
+
+CALLED = 0.003
+"""What of a call each block takes beside its work."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +91,32 @@ def blocks_of(spec: Spec, sizes: Mapping[str, int], count: int) -> list[Block]:
     return found
 
 
+def stretch(blocks: Sequence[Block], heads: int, ranks: int, alone: bool) -> float:
+    """How many times as long as its own part of the work a rank is at a call: it waits for others,
+    and works on few of the ``heads`` at a time. ``alone``: states are found alone."""
+    count, each = len(blocks), blocks[0].heads.stop - blocks[0].heads.start
+    waits = ranks - 1 - (1 - ALONE) * (alone and count > 1 and ranks > 1)
+    narrow = NARROW * (1 / each - 1 / heads) if each < heads else 0.0
+    return (1 + waits / count) * (1 + narrow) + CALLED * count
+
+
+def best_blocks(spec: Spec, sizes: Mapping[str, int], ranks: int, alone: bool) -> list[Block]:
+    """The blocks of a call of ``sizes`` with which ``ranks`` are expected to be done soonest."""
+    heads = sizes.get("#H") or sizes.get("#G") or 1
+    every = [blocks_of(spec, sizes, n) for n in range(1, BLOCKS_A_RANK * ranks + 1)]
+    return min(every, key=lambda blocks: stretch(blocks, heads, ranks, alone))
+
+
 @dataclass
 class Ring:
-    """One call of a kernel, block by block: forward, and backward from what forward kept.
+    """One call of a kernel, block by block: forward, and backward from what forward kept, the
+    states that blocks began with.
 
     ``values`` are those of the kernel's signature by name, ``options`` keywords of it that hold for
-    every block; ``valid`` is cut into blocks as inputs are; ``wanted`` arguments have gradients.
+    every block; ``valid`` is cut into blocks as inputs are. ``like`` has the outputs and the state
+    of the whole call as it is without tokens. The first block's state, and its cotangent, are found
+    alone where the kernel can do that, so that other ranks wait for less; the block itself comes
+    last.
     """
 
     kernel: Kernel
@@ -90,98 +125,179 @@ class Ring:
     blocks: Sequence[Block]
     valid: Any
     options: Mapping[str, Any]
-    wanted: frozenset[str]
+    like: Tensors
 
     def __post_init__(self) -> None:
         self.outputs = self.kernel.signature.outputs
         self.fields = self.kernel.signature.states
-        self.ran: list[Ran] = []
+        self.begun: list[Tensors] = [{} for _ in self.blocks]
+        self.ended: list[Tensors] = [{} for _ in self.blocks]
         self.back = f"the gradients of {self.ranks.doing}"
 
     def forward(self, tensors: Tensors, start: Tensors) -> tuple[Tensors, Tensors]:
         """Outputs of this rank's tokens and the state after them, by name."""
-        trouble, outputs, ends = Trouble(), [], []
-        grown = [s for s in self.fields if grows(s)]
-        for block in self.blocks:
-            told: list[int] = [0]
-            if self.ranks.before is not None:
-                told, body = self.ranks.received(self.ranks.before, 1 + len(grown))
+        trouble, grown = Trouble(), [s for s in self.fields if grows(s)]
+        outputs = {o.name: self._room(o, self.like[o.name], tensors) for o in self.outputs}
+        alone = None
+        for i in range(len(self.blocks)):
+            failed = self._receive(i, tensors, start, trouble)
             end: Tensors | None = None
             with trouble:
-                x = self._of(block, tensors)
-                if self.ranks.before is None:
-                    begun = self._of(block, start)
-                elif not told[0]:
-                    device = next(iter(x.values())).device
-                    like = self._like(x, dict(zip((s.name for s in grown), told[1:])))
-                    begun = dict(zip(like, self.ranks.unpacked(body, list(like.values()), device)))
-                if not told[0] and trouble.problem is None:
-                    done = ran(self.kernel, x, begun, self._keywords(block), self.wanted)
-                    found, end = done.given
-                    self.ran.append(done)
-                    outputs.append((block, found))
-                    ends.append((block, end))
+                if not failed and trouble.problem is None:
+                    if self._first(i, self.ranks.after):
+                        alone = end = self._end(i, tensors)
+                    end = end or self._run(i, tensors, outputs)
             if self.ranks.after is not None:
                 lengths = [end[s.name].shape[self._growth(s)] if end else 0 for s in grown]
-                self.ranks.send(
-                    self.ranks.after, [int(end is None), *lengths], list((end or {}).values())
-                )
+                told = [int(end is None), *lengths]
+                sent = [] if end is None else [*end.values()]
+                self.ranks.send(self.ranks.after, told, sent, self._bytes(i, self.fields))
+        with trouble:
+            if alone and trouble.problem is None:
+                self._run(0, tensors, outputs)
         self.ranks.finish()
         self.ranks.agree("context_parallel", trouble.problem)
-        return self._whole(self.outputs, outputs, False), self._whole(self.fields, ends, False)
+        return outputs, self._whole(self.fields, self.ended)
 
     def backward(
         self, tensors: Tensors, cotangents: Tensors, ends: Tensors
     ) -> tuple[Tensors, Tensors]:
         """Gradients of arguments and of the state that the call began with."""
-        import torch
-
         self.ranks.doing = self.back
         if self.ranks.meetings.together:  # before any rank waits for another's cotangents
             self.ranks.agree("context_parallel")
-        trouble, gradients, firsts = Trouble(), [], []
-        smooth = [s for s in self.fields if s.role != "position"]
-        for i, block in enumerate(self.blocks):
+        trouble, smooth = Trouble(), [s for s in self.fields if s.role != "position"]
+        learnt = [a for a in self.kernel.signature.arguments if a.role != "buffer"]
+        learnt = [a for a in learnt if a.name in tensors]
+        gradients = {a.name: self._room(a, tensors[a.name], tensors) for a in learnt}
+        firsts: list[Tensors] = [{} for _ in self.blocks]
+        alone: Tensors | None = None
+        for i in range(len(self.blocks)):
             told: list[int] = [0]
             if self.ranks.after is not None:
-                told, body = self.ranks.received(self.ranks.after, 1)
+                told, body = self.ranks.received(self.ranks.after, 1, self._bytes(i, smooth))
             sent: list[Any] | None = None
             with trouble:
-                first_heads = not block.heads.start  # what all heads share is pulled on once
-                own = [s for s in smooth if s.name in ends and (s.level != "layer" or first_heads)]
-                last = {s.name: self._newest(s, ends[s.name][block.of(s)], i) for s in own}
+                last = self._last(i, ends)
                 if self.ranks.after is not None and not told[0]:
-                    here = self.ran[i].state
+                    here = self.ended[i]
                     like = [(tuple(here[s.name].shape), here[s.name].dtype) for s in smooth]
                     device = next(iter(tensors.values())).device
                     for s, ct in zip(smooth, self.ranks.unpacked(body, like, device)):
                         last[s.name] = ct + last[s.name] if s.name in last else ct
                 if not told[0] and trouble.problem is None:
-                    pulled = {
-                        o.name: cotangents[o.name][block.of(o)]
-                        for o in self.outputs
-                        if o.name in cotangents
-                    }
-                    found, first = self.ran[i].pull(pulled, last)
-                    gradients.append((block, found))
-                    firsts.append((block, first))
+                    pulled = self._pulled(i, cotangents, last)
+                    if self._first(i, self.ranks.before):
+                        alone = self._begin(i, tensors, pulled)
+                    if alone is None or i:
+                        firsts[i] = self._pull(i, tensors, pulled, gradients)
+                    else:
+                        firsts[i], late = alone, pulled
                     if self.ranks.before is not None:
-                        begun = self.ran[i].begun
-                        sent = [first.get(s.name, torch.zeros_like(begun[s.name])) for s in smooth]
+                        sent = [firsts[i][s.name] for s in smooth]
             if self.ranks.before is not None:
-                self.ranks.send(self.ranks.before, [int(sent is None)], sent or [])
+                size = self._bytes(i, smooth)
+                self.ranks.send(self.ranks.before, [int(sent is None)], sent or [], size)
+        with trouble:
+            if alone and trouble.problem is None:
+                self._pull(0, tensors, late, gradients)
         self.ranks.finish()
         self.ranks.agree("context_parallel", trouble.problem)
-        arguments = self.kernel.signature.arguments
-        return self._whole(arguments, gradients, True), self._whole(smooth, firsts, True)
+        return gradients, self._whole(smooth, firsts, add=True)
+
+    # ---- a block --------------------------------------------------------------------------------
+
+    def _receive(self, i: int, tensors: Tensors, start: Tensors, trouble: Trouble) -> bool:
+        """Takes up the state that a block begins with; whether it failed on a rank before."""
+        grown, told = [s for s in self.fields if grows(s)], [0]
+        if self.ranks.before is not None:
+            size = self._bytes(i, self.fields)
+            told, body = self.ranks.received(self.ranks.before, 1 + len(grown), size)
+        with trouble:
+            block = self.blocks[i]
+            if self.ranks.before is None:
+                self.begun[i] = self._of(block, start)
+            elif not told[0]:
+                lengths = dict(zip((s.name for s in grown), told[1:]))
+                like = [self._shape(s, block, lengths) for s in self.fields]
+                device = next(iter(tensors.values())).device
+                names = (s.name for s in self.fields)
+                self.begun[i] = dict(zip(names, self.ranks.unpacked(body, like, device)))
+        return bool(told[0])
+
+    def _first(self, i: int, waiting: int | None) -> bool:
+        """Whether another rank waits for what this is the first block of several."""
+        return not i and len(self.blocks) > 1 and waiting is not None and self.valid is None
+
+    def _run(self, i: int, tensors: Tensors, outputs: Tensors) -> Tensors:
+        """The state behind a block, whose outputs are put in their places."""
+        block = self.blocks[i]
+        places = {o.name: outputs[o.name][block.of(o)] for o in self.outputs}
+        state = self.kernel.fill(places, self._of(block, tensors), **self._keywords(i))
+        self.ended[i] = dict(state._asdict())
+        return self.ended[i]
+
+    def _end(self, i: int, tensors: Tensors) -> Tensors | None:
+        """The state behind a block alone, where that can be had."""
+        options = {n: x for n, x in self._keywords(i).items() if n != "valid"}
+        state = self.kernel.end(self._of(self.blocks[i], tensors), **options)
+        return None if state is None else dict(state._asdict())
+
+    def _pulled(self, i: int, cotangents: Tensors, last: Tensors) -> Tensors:
+        """What comes to the gradients of a block."""
+        block = self.blocks[i]
+        there = [o for o in self.outputs if o.name in cotangents]
+        pulled = {o.name: packed(cotangents[o.name][block.of(o)]) for o in there}
+        return {"cotangent": pulled or None, "state_cotangent": last or None}
+
+    def _begin(self, i: int, tensors: Tensors, pulled: Tensors) -> Tensors | None:
+        """The gradient of the state before a block alone, where that can be had."""
+        options = {n: x for n, x in self._keywords(i).items() if n != "valid"}
+        first = self.kernel.begin(self._of(self.blocks[i], tensors), **pulled, **options)
+        return None if first is None else dict(first._asdict())
+
+    def _pull(self, i: int, tensors: Tensors, pulled: Tensors, gradients: Tensors) -> Tensors:
+        """Adds a block's gradients to all; gives those of the state that it began with."""
+        block, places = self.blocks[i], {}
+        shared = {name for name in gradients if not self._parted(self.values[name])}
+        for name, x in gradients.items():
+            place = x[block.of(self.values[name])]
+            places[name] = place.new_empty(place.shape) if name in shared else place
+        given = self._of(block, tensors)
+        first = self.kernel.fill_gradients(places, given, **pulled, **self._keywords(i))
+        for name in shared:
+            gradients[name][block.of(self.values[name])] += places[name]
+        return {} if first is None else dict(first._asdict())
+
+    # ---- parts and wholes -----------------------------------------------------------------------
 
     def _of(self, block: Block, tensors: Tensors) -> Tensors:
         """What the kernel takes for a block."""
         return {name: x[block.of(self.values[name])] for name, x in tensors.items()}
 
-    def _keywords(self, block: Block) -> Tensors:
-        valid = None if self.valid is None else self.valid[block.rows]
-        return {**self.options, "valid": valid}
+    def _keywords(self, i: int) -> Tensors:
+        valid = None if self.valid is None else self.valid[self.blocks[i].rows]
+        return {**self.options, "valid": valid, "initial_state": self.begun[i] or None}
+
+    def _last(self, i: int, ends: Tensors) -> Tensors:
+        """The cotangents of the state behind a block that a caller gives."""
+        block = self.blocks[i]
+        first_heads = not block.heads.start  # what all heads share is pulled on once
+        own = [s for s in self.fields if s.name in ends and s.role != "position"]
+        own = [s for s in own if s.level != "layer" or first_heads]
+        return {s.name: self._newest(s, ends[s.name][block.of(s)], i) for s in own}
+
+    def _parted(self, value: Value) -> bool:
+        """Whether no two blocks have the same part of a value."""
+        return len({str(block.of(value)) for block in self.blocks}) == len(self.blocks)
+
+    def _room(self, value: Value, like: Any, tensors: Tensors) -> Any:
+        """Where blocks put a value of this rank's tokens; zeros where they add to one another."""
+        tokens = next(x.shape[1] for n, x in tensors.items() if self.values[n].role == "input")
+        shape = [tokens if a == "#T" else n for a, n in zip(axes_of(value), like.shape)]
+        if not self._parted(value):
+            return like.new_zeros(shape)
+        return room(shape, like)
 
     def _growth(self, s: Value) -> int:
         """The axis along which a field holds all tokens so far."""
@@ -192,44 +308,42 @@ class Ring:
         if not grows(s):
             return ct
         axis = self._growth(s)
-        kept = self.ran[i].state[s.name].shape[axis]
+        kept = self.ended[i][s.name].shape[axis]
         return ct.narrow(axis, ct.shape[axis] - kept, kept)
 
-    def _like(self, x: Tensors, lengths: Mapping[str, int]) -> dict[str, Like]:
-        """Shapes and dtypes of the state of a block, as a call of no tokens has it; ``lengths`` of
-        the fields that hold all tokens so far."""
-        none = {n: y[:, :0] if self.values[n].role == "input" else y for n, y in x.items()}
-        _, state = self.kernel(**none, **self.options)
-        found: dict[str, Like] = {n: (tuple(y.shape), y.dtype) for n, y in state._asdict().items()}
-        for s in self.fields:
-            if s.name in lengths:
-                shape, dtype = found[s.name]
-                axis = self._growth(s)
-                found[s.name] = ((*shape[:axis], lengths[s.name], *shape[axis + 1 :]), dtype)
-        return found
+    def _shape(self, s: Value, block: Block, lengths: Mapping[str, int]) -> Like:
+        """Shape and dtype of a field of a block's state; ``lengths`` are of those fields that hold
+        all tokens so far."""
+        x = self.like[s.name][block.of(s)]
+        shape = list(x.shape)
+        if s.name in lengths:
+            shape[self._growth(s)] = lengths[s.name]
+        return tuple(shape), x.dtype
+
+    def _bytes(self, i: int, fields: Sequence[Value]) -> int | None:
+        """Bytes of a block's ``fields``, None where these grow."""
+        if any(map(grows, fields)):
+            return None
+        every = (self.like[s.name][self.blocks[i].of(s)] for s in fields)
+        return sum(int(x.numel() * x.element_size()) for x in every)
 
     def _whole(
-        self, values: Sequence[Value], parts: Sequence[tuple[Block, Tensors]], add: bool
+        self, values: Sequence[Value], parts: Sequence[Tensors], add: bool = False
     ) -> Tensors:
-        """The parts of all blocks in one tensor; with ``add`` the sum of what they share."""
-        import torch
-
+        """The fields of all blocks in one; with ``add`` the sum of what they share."""
         found = {}
         for value in values:
-            own = [(block, x[value.name]) for block, x in parts if x.get(value.name) is not None]
+            own = [(b, x[value.name]) for b, x in zip(self.blocks, parts) if value.name in x]
             if not own:
                 continue
-            shape = list(own[0][1].shape)
-            for axis, name in enumerate(axes_of(value)):
-                if (stop := _STOPS.get(str(name))) is not None:
-                    shape[axis] = max(getattr(block, stop).stop for block, _ in own)
-                elif name is None:  # of all tokens so far, of which rows may have fewer
-                    shape[axis] = max(x.shape[axis] for _, x in own)
-            whole = torch.zeros(shape, dtype=own[0][1].dtype, device=own[0][1].device)
+            shape = list(self.like[value.name].shape)
+            if grows(value):  # of all tokens so far, of which rows may have fewer
+                axis = self._growth(value)
+                shape[axis] = max(x.shape[axis] for _, x in own)
+            whole = own[0][1].new_zeros(shape)
             for block, x in own:
                 place = list(block.of(value))
-                if None in axes_of(value):
-                    axis = axes_of(value).index(None)
+                if grows(value):
                     place[axis] = slice(shape[axis] - x.shape[axis], None)
                 at = tuple(place)
                 whole[at] = whole[at] + x if add else x
@@ -237,4 +351,16 @@ class Ring:
         return found
 
 
-_STOPS = {"#B": "rows", "#N": "rows", "#H": "heads", "#G": "groups"}
+def room(shape: Sequence[int], like: Any) -> Any:
+    """A tensor of that shape, to be filled. On a CPU NumPy's memory, whose pages are large."""
+    import torch
+
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    size = math.prod(shape) * like.element_size()
+    return torch.from_numpy(np.empty(size, np.uint8)).view(like.dtype).view(*shape)
+
+
+def packed(x: Any) -> Any:
+    """A cotangent whose rows lie in memory; that of a sum, say, is one number for all."""
+    return x if x.stride()[-1:] in ((), (1,)) else x.contiguous()

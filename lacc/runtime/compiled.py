@@ -27,7 +27,8 @@ def missing() -> str:
 
 def functions(name: str, files: Mapping[str, str]) -> tuple[Callable[..., Any], ...]:
     """forward, step, vjp and stepper of ``files``, texts by file name, of which ``name``_c.py is
-    loaded. What cannot be built raises LaccError (LA0702)."""
+    loaded; then forward and vjp whose results are placed, and the state's end and begin alone. What
+    cannot be built raises LaccError (LA0702)."""
     loaded: dict[str, Any] = {}
 
     def ready() -> bool:
@@ -38,21 +39,31 @@ def functions(name: str, files: Mapping[str, str]) -> tuple[Callable[..., Any], 
 
     ready.__dict__["_dynamo_marked_constant"] = True  # a compiler calls it, and does not look in
 
-    def by_name(function: str) -> Callable[..., Any]:
+    def found(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(arguments: Mapping[str, Any], **options: Any) -> Any:
             try:
                 ready()
-                return loaded[function](**arguments, **options)
+                return function(arguments, options)
             except RuntimeError as problem:
                 own = loaded.get("BuildError", caching.BuildError)  # that of the file
                 if not isinstance(problem, caching.BuildError | own):
                     raise
-                found = error("LA0702", None, name="c", reason=str(problem))
-                raise LaccError([found]) from None
+                raise LaccError([error("LA0702", None, name="c", reason=str(problem))]) from None
 
         return call
 
-    return tuple(map(by_name, (name, f"{name}_step", f"{name}_vjp", f"{name}_stepper")))
+    def public(function: str) -> Callable[..., Any]:
+        return found(lambda arguments, options: loaded[function](**arguments, **options))
+
+    def host(way: str) -> Callable[..., Any]:
+        def call(arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+            (own,) = (x for x in loaded.values() if type(x) is loaded["Host"])
+            return getattr(own, way)(arguments, **options)
+
+        return found(call)
+
+    every = (name, f"{name}_step", f"{name}_vjp", f"{name}_stepper")
+    return *map(public, every), *map(host, ("forward", "vjp", "end", "begin"))
 
 
 def placed(name: str, files: Mapping[str, str]) -> Path:

@@ -47,7 +47,8 @@ class Kernel:
         chunk: int | None = None,
     ) -> None:
         """``functions`` take arguments by name and the contract's keywords: forward, step, vjp, and
-        stepper where a target has one of its own.
+        where a target has them stepper, forward and vjp that also take where results are
+        ``placed``, and what finds a state's `end` and `begin` alone.
 
         ``files`` are the texts by file name of a target that writes several, ``source`` the main
         one. ``missing`` holds the error of each mode (and of "step") that does not exist; ``mode``
@@ -64,6 +65,11 @@ class Kernel:
         self.missing = missing
         self._forward, self._step, self._vjp, *own = functions
         self._stepper = own[0] if own else partial(Stepper, signature, self._step, self._forward)
+        other: Sequence[Callable[..., Any]] = own[1:] or (
+            *(self._copied, self._copied_vjp),
+            *(lambda *_, **__: None,) * 2,
+        )
+        self._placed, self._placed_vjp, self._end, self._begin = other
         self._defaults = {"mode": mode, "chunk": chunk}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -109,6 +115,56 @@ class Kernel:
         gradients: dict[str, Any] = self._vjp(arguments, **self._moded(options))
         return gradients
 
+    def fill(self, outputs: Mapping[str, Any], arguments: Arrays, **options: Any) -> Any:
+        """The state of a call whose outputs, all of them by name, are written into arrays or
+        tensors of the caller, of any strides; ``options`` are those of a call. Autograd sees
+        nothing of it."""
+        placed = [outputs[o.name] for o in self.signature.outputs]
+        given = {a.name: arguments.get(a.name) for a in self.signature.arguments}
+        _, state = self._placed(given, **{**FORWARD, **self._moded(options)}, placed=placed)
+        return state
+
+    def fill_gradients(
+        self, gradients: Mapping[str, Any], arguments: Arrays, **options: Any
+    ) -> Any:
+        """As `fill` what `vjp` gives: ``gradients`` of all inputs and params that are there are
+        written. Gives that of the initial state, None where none was given."""
+        given = {a.name: arguments.get(a.name) for a in self.signature.arguments}
+        placed = [gradients[name] for name in self._learnt(given)]
+        found = self._placed_vjp(given, **{**BACK, **self._moded(options)}, placed=placed)
+        return found.get("initial_state")
+
+    def end(self, arguments: Arrays, **options: Any) -> Any:
+        """The state that a call with tensors like these has given, of ``initial_state``, for less
+        than the call; None where the target has no such way, or not for these."""
+        given = {a.name: arguments.get(a.name) for a in self.signature.arguments}
+        return self._end(given, **{"initial_state": None, **self._moded(options)})
+
+    def begin(self, arguments: Arrays, **options: Any) -> Any:
+        """The gradient of the initial state that `vjp` gives, as `end`."""
+        given = {a.name: arguments.get(a.name) for a in self.signature.arguments}
+        none = dict.fromkeys(("cotangent", "state_cotangent", "initial_state"))
+        return self._begin(given, **{**none, **self._moded(options)})
+
+    def _learnt(self, arguments: Arrays) -> list[str]:
+        """The arguments that have a gradient."""
+        every = (a.name for a in self.signature.arguments if a.role != "buffer")
+        return [name for name in every if arguments[name] is not None]
+
+    def _copied(self, arguments: Arrays, placed: Sequence[Any], **options: Any) -> Any:
+        """A call whose outputs are copied to where they are placed."""
+        outputs, state = self._forward(arguments, **options)
+        for x, y in zip(placed, outputs if len(placed) > 1 else (outputs,)):
+            x[...] = y
+        return outputs, state
+
+    def _copied_vjp(self, arguments: Arrays, placed: Sequence[Any], **options: Any) -> Arrays:
+        """Gradients that are copied to where they are placed."""
+        found: Arrays = self._vjp(arguments, **options)
+        for name, x in zip(self._learnt(arguments), placed):
+            x[...] = found[name]
+        return found
+
     @cached_property
     def layer(self) -> Any:
         """The class of torch layers around this kernel: ``kernel.layer(d_model, num_heads)`` makes
@@ -135,6 +191,15 @@ class Kernel:
         names = ", ".join(a.name for a in self.signature.arguments)
         return f"<lacc kernel {self.signature.name}({names}) on {self.target}>"
 
+
+FORWARD: Mapping[str, Any] = {
+    **dict.fromkeys(("initial_state", "cu_seqlens", "valid", "state_dtype")),
+    "debug": False,
+}
+BACK: Mapping[str, Any] = dict.fromkeys(
+    ("cotangent", "state_cotangent", "initial_state", "cu_seqlens", "valid")
+)
+"""What a call and its gradients mean by keywords that are not given."""
 
 OPTIONS = (
     "initial_state",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -247,7 +247,8 @@ class Compiled(Protocol):
 class Native:
     """A `Walk` by the functions ``number`` of a library. ``inputs``, ``fixed``, ``last``,
     ``states`` and ``outputs`` are in the order in which these take them; ``stored`` has the shape
-    of each output that is a stored value, by dims. With ``reverse`` the last token is the first."""
+    of each output that is a stored value, by dims. With ``reverse`` the last token is the first.
+    Where it is ``linear``, it can find the gradient of its initial state alone."""
 
     library: Library
     number: str
@@ -257,6 +258,7 @@ class Native:
     last: tuple[str, ...]
     states: tuple[str, ...]
     outputs: tuple[str, ...]
+    linear: bool
     stored: Mapping[str, Callable[[Mapping[str, int]], tuple[int, ...]]]
 
     @property
@@ -329,7 +331,7 @@ class Native:
     def back(
         self,
         call: Call,
-        starts: list[Array],
+        starts: Sequence[Array | None],
         douts: Arrays,
         dended: Arrays,
         dx: Arrays,

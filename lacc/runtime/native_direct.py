@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import local
 from typing import Any
@@ -216,17 +216,19 @@ class Direct:
         given: list[Any],
         into: list[Any] | None,
         indices: Any = None,
+        placed: Sequence[Any] = (),
     ) -> tuple[Any, list[Any] | None]:
         """A key by which to `remember` the call, None where there is none; and its results, where
         it is known: outputs, and final states unless they go ``into`` others. ``given`` are
         arguments and initial states, ``asked`` is what else decides. A step has ``into``, which
-        may be empty; with ``indices`` states are pools, whose rows these are."""
+        may be empty; with ``indices`` states are pools, whose rows these are. The first results go
+        where they are ``placed``, and are not given back."""
         if not self.possible:
             return None, None
         if self.attends and (into is not None or any(x is not None for x in self.begun(given))):
             return None, None
         tensors = type(given[0]) is not np.ndarray and "torch" in sys.modules
-        every = [*given, *into] if into else given
+        every = [*given, *(into or ()), *placed]
         looked = every if indices is None else [*every, indices]
         key = tensor_key(looked) if tensors else array_key(looked)
         if key is None:
@@ -244,7 +246,7 @@ class Direct:
         else:
             made = [np.empty(shape, dtype) for shape, dtype in ready.made]
             at = addresses([x for x in (*every, *made) if x is not None])
-            if into and not all(x.flags.writeable for x in into):
+            if not all(x.flags.writeable for x in (*(into or ()), *placed)):
                 return None, None
         for n in ready.cleared:
             made[n][...] = 0
@@ -280,9 +282,10 @@ class Direct:
         given: list[Any],
         into: list[Any] | None,
         pooled: bool = False,
+        placed: Sequence[Any] = (),
     ) -> Prepared | None:
         """The calls for a mode and chunk, or None of a step; None where what C takes are not the
-        caller's own arrays. With ``pooled`` states are pools."""
+        caller's own arrays. With ``pooled`` states are pools; outputs may be ``placed``."""
         signature, program, step = self.signature, self.program, asked is None
         args = Arguments(signature, self.draws, dict(zip(self.arguments, given)), step)
         x = {}
@@ -305,7 +308,7 @@ class Direct:
             return None
         if self.attends and call.by_token:
             return None
-        made = [empty(args, o, args.out_dtype) for o in signature.outputs]
+        made = [*placed] or [empty(args, o, args.out_dtype) for o in signature.outputs]
         ended = into or [empty(args, s, args.dtype) for s in signature.states]
         outputs = dict(zip(self.outputs, (y[:, None] if step else y for y in made)))
         call.outputs = without(outputs, program.units)
@@ -327,14 +330,14 @@ class Direct:
         every = (*given, *ended, *made) if into else (*given, *made, *ended)
         arrays = {name: x for name, x in zip(names, every) if x is not None}
         counted = [n for n, s in enumerate(signature.states) if s.role == "position"]
-        counted = [n + len(self.outputs) for n in counted]
+        counted = [n + (0 if placed else len(self.outputs)) for n in counted]
         between = [f"out {name}" for name in call.outputs if name not in self.outputs]
         if sum(call.outputs[name[4:]].nbytes for name in between) > SMALL:
             arrays |= {name: call.outputs[name[4:]] for name in between}
         else:
             between = []
-        results = outs if into else [*outs, *ends]
-        library, into = walks[0].library, ends if into else []
+        results = [*([] if placed else outs), *([] if into else ends)]
+        library, into = walks[0].library, [*(ends if into else []), *(outs if placed else [])]
         ready = bound(library, call, tables, arrays, into, results, between)
         if ready is not None:
             ready.counted = counted
@@ -379,7 +382,7 @@ def bound(
                 places.append((row, index[name], offset, x.itemsize - 1))
     for name in into:
         x, begun = arrays[name], name.replace("ended ", "begun ", 1)
-        if not (x.flags.c_contiguous and x.flags.writeable):
+        if not ((x.flags.c_contiguous or not name.startswith("ended ")) and x.flags.writeable):
             return None
         y = arrays.get(begun)
         alike = y is not None and y.strides == x.strides and y.dtype == x.dtype

@@ -7,6 +7,7 @@ files, behind `native_direct.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,11 @@ from lacc.runtime.native_direct import Direct, Prepared, bound, empty
 from lacc.runtime.walk import Call
 
 
-def prepared_back(
-    direct: Direct, asked: tuple[str, int | None], begins: bool, given: list[Any]
-) -> Prepared | None:
-    """The calls of a spec of one pass without params, None of others. ``given`` are arguments,
-    initial states, cotangents of outputs and of final states; results are the gradients of inputs,
-    and with ``begins`` of initial states."""
+def one_pass(
+    direct: Direct, asked: tuple[str, int | None], given: list[Any]
+) -> tuple[Arguments, Call, Native] | None:
+    """The arguments of a call with gradients, the call, and the pass that is all of it; None where
+    that is not so. ``given`` begins with arguments."""
     signature, program, names = direct.signature, direct.program, direct.arguments
     args = Arguments(signature, direct.draws, dict(zip(names, given)), step=False)
     x: dict[str, Any] = {}
@@ -46,42 +46,113 @@ def prepared_back(
         return None
     if {*walk.states} != program.states.keys() or not {*there} <= {*walk.inputs}:
         return None
+    call.keep = True
+    return args, call, walk
+
+
+def named(
+    direct: Direct, kind: str, arrays: dict[str, Any], every: tuple[str, ...]
+) -> dict[str, Any]:
+    """Those of ``arrays`` that are of one kind, as C takes them."""
+    return without({n: arrays.get(f"{kind} {n}") for n in every}, direct.program.units)
+
+
+def taken(direct: Direct, given: list[Any]) -> dict[str, Array]:
+    """What a call and its cotangents are given, by kind and name."""
     fields = [f"begun {name}" for name in direct.states]
     outs = [f"dout {name}" for name in direct.outputs]
     ends = [f"dended {name}" for name in direct.states]
-    taken = dict(zip([*names, *fields, *outs, *ends], given))
-    made = {f"d {name}": np.empty(x[name].shape, x[name].dtype) for name in there}
+    every = zip([*direct.arguments, *fields, *outs, *ends], given)
+    return {name: x for name, x in every if x is not None}
+
+
+def prepared_back(
+    direct: Direct,
+    asked: tuple[str, int | None],
+    begins: bool,
+    given: list[Any],
+    placed: Sequence[Any] = (),
+) -> Prepared | None:
+    """The calls of a spec of one pass without params, None of others. ``given`` are arguments,
+    initial states, cotangents of outputs and of final states; results are the gradients of inputs,
+    which may be ``placed``, and with ``begins`` of initial states."""
+    found = one_pass(direct, asked, given)
+    if found is None:
+        return None
+    args, call, walk = found
+    arrays, run = taken(direct, given), call.run
+    there = [name for name in direct.arguments if args.x[name] is not None]
+    made = {f"d {name}": np.empty(args.x[name].shape, args.x[name].dtype) for name in there}
+    into = [*made] if placed else []
+    made |= dict(zip(into, placed))
     if begins:
-        made |= {f"dbegun {s.name}": empty(args, s, args.dtype) for s in signature.states}
+        every = direct.signature.states
+        made |= {f"dbegun {s.name}": empty(args, s, args.dtype) for s in every}
     length = EVERY if call.by_token else call.C
-    lead = (batch, -(-tokens // length), heads)
-
-    def named(kind: str, arrays: dict[str, Any], every: tuple[str, ...]) -> dict[str, Any]:
-        return without({n: arrays.get(f"{kind} {n}") for n in every}, program.units)
-
-    begun = named("begun", taken, direct.states)
+    lead = (run.B, -(-run.T // length), run.H)
+    begun = named(direct, "begun", arrays, direct.states)
     starts = {
         f"start {name}": np.empty((*lead, *call.state[name].shape[2:]), run.dtype)
         for name in walk.states
     }
-    dbegun = named("dbegun", made, direct.states)  # 0 where a field is not given
+    dbegun = named(direct, "dbegun", made, direct.states)  # 0 where a field is not given
     call.state = begun
-    call.keep = True
     forth = walk.taken(call, dict.fromkeys(walk.states), [*starts.values()])
     back = walk.back(
         call,
         [*starts.values()],
-        named("dout", taken, direct.outputs),
-        named("dended", taken, direct.states),
-        named("d", made, names),
+        named(direct, "dout", arrays, direct.outputs),
+        named(direct, "dended", arrays, direct.states),
+        named(direct, "d", made, direct.arguments),
         {},
         {name: d if begun[name] is not None else None for name, d in dbegun.items()},
     )
-    arrays: dict[str, Array] = {name: y for name, y in taken.items() if y is not None}
     tables = [(f"keep_{walk.number}", forth), (f"backward_{walk.number}", back)]
-    results = [*made]
-    ready = bound(walk.library, call, tables, arrays | made | starts, [], results, [*starts])
+    results = [name for name in made if name not in into]
+    ready = bound(walk.library, call, tables, arrays | made | starts, into, results, [*starts])
     if ready is not None:
         unmade = {f"dbegun {name}" for name, x in begun.items() if x is None}
         ready.cleared = frozenset(n for n, name in enumerate(results) if name in unmade)
     return ready
+
+
+def prepared_end(
+    direct: Direct, asked: tuple[str, int | None], given: list[Any]
+) -> Prepared | None:
+    """The call that gives the final state alone, None where there is none. ``given`` are arguments
+    and initial states."""
+    found = one_pass(direct, asked, given)
+    if found is None:
+        return None
+    args, call, walk = found
+    arrays = taken(direct, given)
+    made = {f"ended {s.name}": empty(args, s, args.dtype) for s in direct.signature.states}
+    call.state = named(direct, "begun", arrays, direct.states)
+    forth = walk.taken(call, named(direct, "ended", made, direct.states), [])
+    tables = [(f"keep_{walk.number}", forth)]
+    return bound(walk.library, call, tables, arrays | made, [], [*made], [])
+
+
+def prepared_begin(
+    direct: Direct, asked: tuple[str, int | None], given: list[Any]
+) -> Prepared | None:
+    """The call that gives the gradient of the initial state alone, None where there is none.
+    ``given`` is as in `prepared_back`."""
+    found = one_pass(direct, asked, given)
+    if found is None or found[1].by_token or not found[2].linear:
+        return None
+    args, call, walk = found
+    arrays = taken(direct, given)
+    made = {f"dbegun {s.name}": empty(args, s, args.dtype) for s in direct.signature.states}
+    call.state = named(direct, "begun", arrays, direct.states)
+    back = walk.back(
+        call,
+        [None] * len(walk.states),
+        named(direct, "dout", arrays, direct.outputs),
+        named(direct, "dended", arrays, direct.states),
+        dict.fromkeys(walk.inputs),
+        {},
+        named(direct, "dbegun", made, direct.states),
+    )
+    tables = [(f"adjoint_{walk.number}", back)]
+    return bound(walk.library, call, tables, arrays | made, [], [*made], [])

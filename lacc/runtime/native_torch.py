@@ -8,7 +8,7 @@ their memory.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -17,8 +17,8 @@ import numpy as np
 
 from lacc.runtime.calls import forward, step, vjp
 from lacc.runtime.contract import Arrays, Core, Signature, record
-from lacc.runtime.native_direct import Direct, array_key, tensor_key
-from lacc.runtime.native_direct_back import prepared_back
+from lacc.runtime.native_direct import Direct, Prepared, array_key, tensor_key
+from lacc.runtime.native_direct_back import prepared_back, prepared_begin, prepared_end
 from lacc.runtime.native_operators import (
     Operators,
     array_of,
@@ -62,16 +62,19 @@ class Host:
         chunk: int | None,
         debug: bool,
         state_dtype: Any,
+        placed: Sequence[Any] = (),
     ) -> Any:
-        """(outputs, state) of whole sequences."""
+        """(outputs, state) of whole sequences; outputs go where they are ``placed``."""
         state, key = self.listed(initial_state), None
         plain = cu_seqlens is None and valid is None and state_dtype is None and not debug
         plain = plain and type(mode) is str and (chunk is None or type(chunk) is int)
         if plain and state is not None and not compiling():
             given = [*arguments.values(), *state]
-            key, found = self.direct.call((mode, chunk, initial_state is None), given, None)
+            asked = (mode, chunk, initial_state is None)
+            key, found = self.direct.call(asked, given, None, placed=placed)
             if found is not None:
-                return self.given_back(found)
+                changed(placed)
+                return self.given_back([*placed, *found])
         if state is None or not any(map(is_tensor, arguments.values())):
             result = forward(
                 self.signature,
@@ -96,9 +99,14 @@ class Host:
                 debug=debug,
                 state_dtype=state_dtype,
             )
+        if placed:
+            outputs, final = result
+            fill(placed, [outputs] if len(placed) == 1 else outputs)
+            result = self.several([*placed]), final
         if key is not None:
             arrays, tensors = [*map(array_of, given)], any(map(is_tensor, given))
-            prepare = partial(self.direct.prepared, (mode, chunk), arrays, None)
+            places = [*map(array_of, placed)]
+            prepare = partial(self.direct.prepared, (mode, chunk), arrays, None, placed=places)
             self.direct.remember(key, prepare, tensors)
         return result
 
@@ -267,16 +275,20 @@ class Host:
         valid: Any,
         mode: str,
         chunk: int | None,
+        placed: Sequence[Any] = (),
     ) -> Arrays:
-        """Gradients by name."""
+        """Gradients by name; those of inputs and params go where they are ``placed``."""
         begun, ends, key = self.listed(initial_state), self.listed(state_cotangent), None
         pulled, begins = self.pulled(cotangent), initial_state is not None
         plain = cu_seqlens is None and valid is None and type(mode) is str
         plain = plain and (chunk is None or type(chunk) is int) and not self.direct.attends
         if plain and None not in (pulled, begun, ends) and not compiling():
             given = [*arguments.values(), *(begun or ()), *(pulled or ()), *(ends or ())]
-            key, done = self.direct.call(("vjp", mode, chunk, begins), given, None)
+            asked = ("vjp", mode, chunk, begins)
+            key, done = self.direct.call(asked, given, None, placed=placed)
             if done is not None:
+                changed(placed)
+                done = [*placed, *done]
                 gradients = {n: done.pop(0) for n, x in arguments.items() if x is not None}
                 return gradients | ({"initial_state": self.State(*done)} if begins else {})
         found = vjp(
@@ -293,12 +305,58 @@ class Host:
         )
         if any(map(is_tensor, arguments.values())):
             found = each(tensor_of, found)
+        if placed:
+            wanted = (a.name for a in self.signature.arguments if a.role != "buffer")
+            there = [name for name in wanted if arguments[name] is not None]
+            fill(placed, [found[name] for name in there])
+            found |= zip(there, placed)
         if key is not None:
             arrays, tensors = [*map(array_of, given)], any(map(is_tensor, given))
-            asked = (mode, chunk)
-            prepare = partial(prepared_back, self.direct, asked, begins, arrays)
+            places = [*map(array_of, placed)]
+            prepare = partial(prepared_back, self.direct, (mode, chunk), begins, arrays, places)
             self.direct.remember(key, prepare, tensors)
         return found
+
+    def end(self, arguments: Arrays, *, initial_state: Any, mode: str, chunk: int | None) -> Any:
+        """The state that a call would give, None where that alone is not to be had."""
+        begun = self.listed(initial_state) or []
+        given = [*arguments.values(), *begun]
+        found = self.alone(("end", mode, chunk), given, partial(prepared_end, self.direct))
+        return found and self.State(*found)
+
+    def begin(
+        self,
+        arguments: Arrays,
+        *,
+        cotangent: Any,
+        state_cotangent: Any,
+        initial_state: Any,
+        mode: str,
+        chunk: int | None,
+    ) -> Any:
+        """The gradient of the initial state that `vjp` would give, None where that alone is not to
+        be had."""
+        every = self.listed(initial_state), self.pulled(cotangent), self.listed(state_cotangent)
+        given = [*arguments.values(), *(x for part in every for x in part or ())]
+        found = self.alone(("begin", mode, chunk), given, partial(prepared_begin, self.direct))
+        return found and self.State(*found)
+
+    def alone(
+        self,
+        asked: tuple[str, str, int | None],
+        given: list[Any],
+        prepared: Callable[[tuple[str, int | None], list[Any]], Prepared | None],
+    ) -> list[Any] | None:
+        """Fields of a state by calls that are ``prepared``, of what a call has been right with."""
+        if self.direct.attends or compiling():
+            return None
+        for _ in range(3):  # what is seen for the second time is prepared
+            key, found = self.direct.call(asked, given, None)
+            if found is not None or key is None:
+                return found
+            prepare = partial(prepared, asked[1:], [*map(array_of, given)])
+            self.direct.remember(key, prepare, any(map(is_tensor, given)))
+        return None
 
     def pulled(self, cotangent: Any) -> list[Any] | None:
         """The cotangents of outputs in order; None where they are in no form of these."""
@@ -358,6 +416,14 @@ def refuse_out(target: Iterable[Any]) -> None:
             raise ValueError("out: expected a tensor without requires_grad, or torch.no_grad()")
         if x.is_neg():
             raise ValueError("out: expected a tensor of its own, got a negated view")
+
+
+def fill(placed: Iterable[Any], found: Iterable[Any]) -> None:
+    """Writes what was ``found`` where it is to be. Raises ValueError for another shape."""
+    for x, y in zip(placed, found, strict=True):
+        if x.shape != y.shape:
+            raise ValueError(f"expected a place of shape {[*y.shape]}, got {[*x.shape]}")
+        x[...] = y
 
 
 def changed(target: Iterable[Any]) -> None:

@@ -25,6 +25,9 @@ KINDS = {
 TENSORS = {"cpu": "CPU tensors", "cuda": "CUDA tensors"}
 
 
+FUNCTIONS = ("forward", "step", "vjp", "stepper", "placed", "placed_vjp", "end", "begin")
+
+
 class Picked(Kernel):
     """A kernel that runs each call on the target that its arguments ask for.
 
@@ -45,7 +48,7 @@ class Picked(Kernel):
             first.spec,
             "auto",
             first.signature,
-            (self._call("_forward"), self._call("_step"), self._call("_vjp")),
+            tuple(self._call(f"_{name}") for name in FUNCTIONS),
             missing=first.missing,
             verify=first.verify,
             source=first.source,
@@ -86,7 +89,7 @@ class Picked(Kernel):
         return self._known[kind]
 
     def _call(self, function: str) -> Callable[..., Any]:
-        """One of the three functions of a kernel, of that which the arguments ask for."""
+        """One of the functions of a kernel, of that which the arguments ask for."""
 
         def call(arguments: Mapping[str, Any], *rest: Any, **options: Any) -> Any:
             return getattr(self._for(kind_of(arguments)), function)(arguments, *rest, **options)

@@ -587,6 +587,161 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     }
 }
 
+static int64_t adjoint_0_room(const gated_deltanet_run *run, UNUSED int64_t heads)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += 4 * round_up(L * K);
+    room += 3 * round_up(L);
+    room += round_up(levels_room(L, 1));
+    room += 4 * round_up(L * L);
+    room += 3 * round_up(L * V);
+    room += round_up(inverse_room(L));
+    return room;
+}
+
+static int64_t adjoint_0_shared(const gated_deltanet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += ring * round_up(K * V);
+    return room;
+}
+
+static void adjoint_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n, int64_t first, real *w, UNUSED turns *by)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    real *const q = take(&w, L * K);
+    real *const product2 = q;
+    real *const g = take(&w, L);
+    real *const decay_room = take(&w, levels_room(L, 1));
+    real *const up = take(&w, L);
+    real *const k = take(&w, L * K);
+    real *const scaled3 = k;
+    real *const beta = take(&w, L);
+    real *const down = beta;
+    real *const between = take(&w, L * L);
+    real *const scaled = take(&w, L * K);
+    real *const scaled2 = take(&w, L * K);
+    real *const pairs = take(&w, L * L);
+    real *const inverted = pairs;
+    real *const negated = take(&w, L * L);
+    real *const pairs2 = negated;
+    real *const o = take(&w, L * V);
+    real *const product = o;
+    real *const summed = o;
+    real *const scaled4 = take(&w, L * L);
+    real *const scaled6 = scaled4;
+    real *const scaled5 = take(&w, L * V);
+    real *const product3 = take(&w, L * V);
+    real *const scratch = take(&w, inverse_room(L));
+    const int64_t ring = by->ring;
+    real *all = by->shared;
+    real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    const int64_t chunks = (run->tokens + L - 1) / L;
+    real power;
+    levels_t decay;
+    real total;
+    power = f_pow((real)(K), R(-0.5));
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = chunks - 1 - i;
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
+            real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
+            if (i == 0) dS = state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS, K * V);
+            if (i + 1 == chunks) dS_next = state_into(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], &x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_next);
+            want_nothing();
+            const int64_t other = h + 1 < first + by->heads, beside = other ? h + 1 : first;
+            const int64_t then = other ? i : i + by->members;
+            const int64_t to = chunks - 1 - then;
+            if (then < chunks) {
+                want(&x[GATED_DELTANET_BACKWARD_0_IN_q], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GATED_DELTANET_BACKWARD_0_IN_g], n, beside, to * L, least(L, run->tokens - to * L), 1, 0);
+                want(&x[GATED_DELTANET_BACKWARD_0_IN_k], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GATED_DELTANET_BACKWARD_0_IN_beta], n, beside, to * L, least(L, run->tokens - to * L), 1, 0);
+                want(&x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
+            }
+            load_tile(q, &x[GATED_DELTANET_BACKWARD_0_IN_q], n, h, at, C, K);
+            load_tile(g, &x[GATED_DELTANET_BACKWARD_0_IN_g], n, h, at, C, 1);
+            levels(&decay, g, C, 1, 1, 0, decay_room);
+            prefix(up, &decay);
+            load_tile(k, &x[GATED_DELTANET_BACKWARD_0_IN_k], n, h, at, C, K);
+            load_tile(beta, &x[GATED_DELTANET_BACKWARD_0_IN_beta], n, h, at, C, 1);
+            matrix(between, &decay);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled[t * K + i_K] = q[t * K + i_K] * up[t];
+                    scaled2[t * K + i_K] = k[t * K + i_K] * -beta[t];
+                }
+            }
+            gemm(C, C, K, scaled2, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    negated[t * C + s] = -(pairs[t * C + s] * between[t * C + s]);
+                }
+            }
+            inverse(inverted, negated, C, scratch);
+            gemm(C, C, K, q, K, 1, k, 1, K, pairs2, C, 1, LOWER_OUT, 0);
+            whole(&total, &decay);
+            suffix(down, &decay);
+            load_tile(o, &x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at, C, V);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled4[t * C + s] = pairs2[t * C + s] * between[t * C + s];
+                }
+            }
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    scaled5[t * V + i_V] = o[t * V + i_V] * power;
+                }
+            }
+            gemm(C, V, C, scaled4, 1, C, scaled5, V, 1, product, V, 1, UPPER_A, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t s = 0; s < C; s++) {
+                    scaled6[t * C + s] = inverted[t * C + s] * down[t];
+                }
+            }
+            gemm(C, K, C, scaled6, 1, C, k, K, 1, product2, K, 1, UPPER_A, 0);
+            gemm(C, V, C, inverted, 1, C, product, V, 1, product3, V, 1, UPPER_A, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled3[t * K + i_K] = scaled2[t * K + i_K] * up[t];
+                }
+            }
+            wait_for(by, &by->queue->state, i);
+            gemm_onto(C, V, K, product2, K, 1, dS, V, 1, summed, V, 1, WHOLE, product3, NULL, 0, 0);
+            gemm_onto(V, K, C, summed, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
+            gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
+            give_turn(by, &by->queue->state, i);
+            wait_for(by, &by->queue->done, i);
+            give_turn(by, &by->queue->done, i);
+            if (i + 1 == chunks) {
+                state_end(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, dS_next, K * V);
+            }
+        }
+    }
+    if (!chunks) {
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            state_end(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
+        }
+    }
+}
+
 static int64_t forward_token_room(const gated_deltanet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;

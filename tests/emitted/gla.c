@@ -366,6 +366,103 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     }
 }
 
+static int64_t adjoint_0_room(const gla_run *run, UNUSED int64_t heads)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += 3 * round_up(L * K);
+    room += round_up(levels_room(L, K));
+    room += round_up(K);
+    room += 2 * round_up(L * V);
+    return room;
+}
+
+static int64_t adjoint_0_shared(const gla_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += ring * round_up(K * V);
+    return room;
+}
+
+static void adjoint_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t first, real *w, UNUSED turns *by)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    real *const q = take(&w, L * K);
+    real *const g = take(&w, L * K);
+    real *const scaled = g;
+    real *const decay_room = take(&w, levels_room(L, K));
+    real *const up = take(&w, L * K);
+    real *const total = take(&w, K);
+    real *const o = take(&w, L * V);
+    real *const scaled2 = take(&w, L * V);
+    const int64_t ring = by->ring;
+    real *all = by->shared;
+    real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    const int64_t chunks = (run->tokens + L - 1) / L;
+    real power;
+    levels_t decay;
+    power = f_pow((real)(K), R(-0.5));
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = chunks - 1 - i;
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
+            real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
+            if (i == 0) dS = state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS, K * V);
+            if (i + 1 == chunks) dS_next = state_into(&x[GLA_BACKWARD_0_DBEGUN_S], &x[GLA_BACKWARD_0_DENDED_S], n, h, dS_next);
+            want_nothing();
+            const int64_t other = h + 1 < first + by->heads, beside = other ? h + 1 : first;
+            const int64_t then = other ? i : i + by->members;
+            const int64_t to = chunks - 1 - then;
+            if (then < chunks) {
+                want(&x[GLA_BACKWARD_0_IN_q], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GLA_BACKWARD_0_IN_g], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[GLA_BACKWARD_0_DOUT_o], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
+            }
+            load_tile(q, &x[GLA_BACKWARD_0_IN_q], n, h, at, C, K);
+            load_tile(g, &x[GLA_BACKWARD_0_IN_g], n, h, at, C, K);
+            levels(&decay, g, C, K, 1, 0, decay_room);
+            prefix(up, &decay);
+            whole(total, &decay);
+            load_tile(o, &x[GLA_BACKWARD_0_DOUT_o], n, h, at, C, V);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled[t * K + i_K] = q[t * K + i_K] * up[t * K + i_K];
+                }
+            }
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    scaled2[t * V + i_V] = o[t * V + i_V] * power;
+                }
+            }
+            wait_for(by, &by->queue->state, i);
+            gemm_onto(V, K, C, scaled2, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
+            give_turn(by, &by->queue->state, i);
+            wait_for(by, &by->queue->done, i);
+            give_turn(by, &by->queue->done, i);
+            if (i + 1 == chunks) {
+                state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, dS_next, K * V);
+            }
+        }
+    }
+    if (!chunks) {
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
+        }
+    }
+}
+
 static int64_t forward_token_room(const gla_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;

@@ -457,6 +457,130 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     }
 }
 
+typedef struct {
+    real head;
+    real difference;
+    real power;
+    real gamma;
+    real log;
+    levels_t decay;
+    real total;
+} adjoint_0_kept;
+
+static int64_t adjoint_0_room(const retnet_run *run, UNUSED int64_t heads)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += 2 * round_up(L * K);
+    room += 2 * round_up(L * V);
+    room += 2 * heads * round_up(L);
+    room += heads * round_up(levels_room(L, 1));
+    room += heads * round_up(REALS(adjoint_0_kept));
+    return room;
+}
+
+static int64_t adjoint_0_shared(const retnet_run *run, UNUSED int64_t ring)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    int64_t room = 0;
+    room += ring * round_up(K * V);
+    return room;
+}
+
+static void adjoint_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_t first, real *w, UNUSED turns *by)
+{
+    UNUSED const int64_t K = run->dim.K;
+    UNUSED const int64_t V = run->dim.V;
+    UNUSED const int64_t L = run->chunk;
+    real *const q = take(&w, L * K);
+    real *const o = take(&w, L * V);
+    real *const scaled = take(&w, L * K);
+    real *const scaled2 = take(&w, L * V);
+    const int64_t ring = by->ring;
+    real *all = by->shared;
+    real *const wide_all = take(&w, by->heads * round_up(L));
+    real *const decay_room_all = take(&w, by->heads * round_up(levels_room(L, 1)));
+    real *const up_all = take(&w, by->heads * round_up(L));
+    real *const kept_all_ = take(&w, by->heads * round_up(REALS(adjoint_0_kept)));
+    real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    const int64_t chunks = (run->tokens + L - 1) / L;
+    real power2;
+    power2 = f_pow((real)(K), R(-0.5));
+    int64_t known = -1;
+    for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
+        const int64_t c = chunks - 1 - i;
+        const int64_t at = c * L, C = least(L, run->tokens - at);
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const wide = wide_all + (h - first) * round_up(L);
+            real *const decay_room = decay_room_all + (h - first) * round_up(levels_room(L, 1));
+            real *const up = up_all + (h - first) * round_up(L);
+            adjoint_0_kept *const kept = (adjoint_0_kept *)(kept_all_ + (h - first) * round_up(REALS(adjoint_0_kept)));
+            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            if (known < 0) {
+                load_tile(&kept->head, &x[RETNET_BACKWARD_0_FIXED_head], n, h, 0, 1, 1);
+                kept->difference = R(-5) - kept->head;
+                kept->power = f_pow(R(2), kept->difference);
+                kept->gamma = R(1) - kept->power;
+                kept->log = f_log(kept->gamma);
+            }
+            UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
+            real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
+            if (i == 0) dS = state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS, K * V);
+            if (i + 1 == chunks) dS_next = state_into(&x[RETNET_BACKWARD_0_DBEGUN_S], &x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_next);
+            want_nothing();
+            const int64_t other = h + 1 < first + by->heads, beside = other ? h + 1 : first;
+            const int64_t then = other ? i : i + by->members;
+            const int64_t to = chunks - 1 - then;
+            if (then < chunks) {
+                want(&x[RETNET_BACKWARD_0_IN_q], n, beside, to * L, least(L, run->tokens - to * L), K, 0);
+                want(&x[RETNET_BACKWARD_0_DOUT_o], n, beside, to * L, least(L, run->tokens - to * L), V, 0);
+            }
+            if (C != known) {
+                #pragma omp simd
+                for (int64_t t = 0; t < C; t++) {
+                    wide[t] = kept->log;
+                }
+                levels(&kept->decay, wide, C, 1, 1, 0, decay_room);
+                prefix(up, &kept->decay);
+                whole(&kept->total, &kept->decay);
+            }
+            load_tile(q, &x[RETNET_BACKWARD_0_IN_q], n, h, at, C, K);
+            load_tile(o, &x[RETNET_BACKWARD_0_DOUT_o], n, h, at, C, V);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled[t * K + i_K] = q[t * K + i_K] * up[t];
+                }
+            }
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_V = 0; i_V < V; i_V++) {
+                    scaled2[t * V + i_V] = o[t * V + i_V] * power2;
+                }
+            }
+            wait_for(by, &by->queue->state, i);
+            gemm_onto(V, K, C, scaled2, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, &kept->total, 0, 0);
+            give_turn(by, &by->queue->state, i);
+            wait_for(by, &by->queue->done, i);
+            give_turn(by, &by->queue->done, i);
+            if (i + 1 == chunks) {
+                state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, dS_next, K * V);
+            }
+        }
+        known = C;
+    }
+    if (!chunks) {
+        for (int64_t h = first; h < first + by->heads; h++) {
+            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
+        }
+    }
+}
+
 static int64_t forward_token_room(const retnet_run *run, UNUSED int64_t heads)
 {
     UNUSED const int64_t K = run->dim.K;
