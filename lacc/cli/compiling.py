@@ -16,7 +16,6 @@ from lacc.cli.options import (
     MachineName,
     ModeName,
     SpecFile,
-    TargetName,
     Tuned,
     TunedFrom,
     into,
@@ -28,15 +27,27 @@ from lacc.cli.options import (
     usage,
     writable,
 )
+from lacc.cli.words import targets
 
 STAGES = ("ast", "ir", "recurrence", "plan", "tile", "code", "report", "layer")
+DEFAULTS = {"layer": "c", "report": "triton"}
+"""The targets of stages that the NumPy target does not have, where none is given."""
+
 Arch = Literal["sm_80", "sm_90", "sm_100", "gfx942"]
 
 
 @app.command("compile")
 def compile_(
     spec: SpecFile,
-    target: TargetName = "numpy",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            "-t",
+            help="See `lacc targets`; numpy if absent, of a layer c, of a report triton.",
+            autocompletion=targets,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         out_option("Where to write, for C and CUDA a folder; standard output if absent."),
@@ -73,6 +84,7 @@ def compile_(
     from lacc import driver, views
 
     stages = _stages(emit)
+    target = target or next((DEFAULTS[stage] for stage in stages if stage in DEFAULTS), "numpy")
     together(mode, chunk)
     if "report" not in stages and (arch or shape):
         raise typer.BadParameter(f"{'--arch' if arch else '--shape'} is for --emit=report")
