@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
-from lacc.runtime.cuda_emulation import LIBRARIES, RACES
+from lacc.runtime.cuda_emulation import LIBRARIES, RACES, joined, tell
 
 ROOT = Path(__file__).parents[1]
 PIECES = ROOT / "templates" / "cuda"
@@ -111,6 +112,8 @@ class Emulated:
         args = Arguments()
         for k, x in enumerate(pointers):
             args.p[k] = None if x is None else x.ctypes.data
+        bounds = ((0, 0) if x is None else byte_bounds(x) for x in pointers)
+        tell(self.library, joined((f"p[{k}]", place) for k, place in enumerate(bounds)))
         for k, n in enumerate(numbers):
             args.n[k] = int(n)
         run = getattr(self.library, f"{name}_run")

@@ -91,6 +91,8 @@ KERNEL(warps, float *all = (float *)shared_memory();
 KERNEL(outputs, p[0][threadIdx.x / n[0] + n[1] * blockIdx.x] = 1;)
 KERNEL(inputs, p[0][blockIdx.x * THREADS + threadIdx.x] = p[1][threadIdx.x / n[0]];)
 KERNEL(halves, ((uint16_t *)p[0])[threadIdx.x] = (uint16_t)threadIdx.x;)
+KERNEL(outside, p[0][threadIdx.x] = p[1][threadIdx.x + n[0]];)
+KERNEL(beside, ((float *)shared_memory())[n[0] + threadIdx.x] = 1;)
 KERNEL(stirred, float *all = (float *)shared_memory();
     all[threadIdx.x] = 1;
     one_barrier();
@@ -295,6 +297,23 @@ def test_races(watched: emulated.Emulated, name: str, numbers: list[int], messag
     blocks = 2 if name in ("outputs", "inputs", "halves") else 1
     error = watched.launch(name, [empty(512), empty(512)], numbers, blocks)
     assert error == (719 if message else 0), watched.message
+    assert message in watched.message
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "message"),
+    [
+        ("outside", [384], ""),
+        ("outside", [385], "reads 4 bytes of global memory, 0 bytes behind the end of p[1], at "),
+        ("outside", [-1], "reads 4 bytes of global memory, 4 bytes before p[1], at "),
+        ("beside", [24576 // 4 - 127], "writes 4 bytes of global memory, "),
+    ],
+)
+def test_memory_outside_of_all_arrays_is_not_touched(
+    watched: emulated.Emulated, name: str, numbers: list[int], message: str
+) -> None:
+    error = watched.launch(name, [empty(128), empty(512)], numbers)
+    assert error == (719 if message else 0)
     assert message in watched.message
 
 

@@ -215,3 +215,17 @@ def test_a_barrier_that_is_left_out_is_seen(name: str, number: int) -> None:
         said = r"thread \d+ (reads|writes) .* `.*` \(line \d+\).*, and no barrier lies between"
         with pytest.raises(RuntimeError, match=said):
             called(cut, order)
+
+
+@emulating
+def test_rows_behind_the_last_token_are_not_read() -> None:
+    """Nothing writes there, and what is read is not used."""
+    kernel = driver.compile(ROOT / "examples" / "gla.la", "cuda")
+    assert kernel.files is not None
+    start, end = kernel_of(kernel.files["gla.cu"], "gla_forward_0b")
+    source = kernel.files["gla.cu"]
+    text = source[start:end].replace("a.q_0, C, C, K);", "a.q_0, L, L, K);")
+    assert text != source[start:end]
+    said = r"reads \d+ bytes of global memory, \d+ bytes behind the end of q, at `.*` \(line \d+\)"
+    with pytest.raises(RuntimeError, match=said):
+        called({**kernel.files, "gla.cu": source[:start] + text + source[end:]}, "ascending")

@@ -195,7 +195,7 @@ static inline void wait_groups() {
 template <class Args>
 static inline int launch(void (*kernel)(Args), int64_t programs, int64_t blocks, int threads, int64_t shared, void *,
                          const Args &args) {
-    return emulation::run((unsigned)programs, (unsigned)blocks, (unsigned)threads, shared, [&] {
+    return emulation::run((unsigned)programs, (unsigned)blocks, (unsigned)threads, shared, [&]() ASIDE {
         emulation::all.watched = true;
         kernel(args);
         emulation::all.watched = false;

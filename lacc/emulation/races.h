@@ -4,6 +4,8 @@
    is not used), each is compared with the last write and the last reads of the bytes. A launch ends with
    its first race.
 
+   Where it is known which arrays a launch has (emulation_arrays), an access to other memory ends it, too.
+
    Time is counted in barriers. Reads are kept as the last one and as one more, of another block or warp
    while there is one that no barrier orders before what comes next, else of another thread. */
 
@@ -14,6 +16,7 @@
 
 #if defined(__SANITIZE_THREAD__)
 extern "C" __attribute__((visibility("hidden"))) void *__dso_handle;
+extern "C" __attribute__((visibility("hidden"))) char _end; /* of the library */
 #endif
 
 namespace emulation {
@@ -137,6 +140,23 @@ ASIDE inline void tell(const access &old, const char *did, const access &now, in
          now.from, now.call, old.thread, whose, old.sent ? "has sent for and not waited for" : did, old.from, old.call);
 }
 
+/* Ends a launch that touches global memory outside of all arrays. */
+ASIDE inline void inside(const thread &t, uintptr_t at, int bytes, int kind, const access &now) {
+    int low = 0, high = all.count;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        (all.arrays[middle].end > at ? high : low) = middle + (all.arrays[middle].end <= at);
+    }
+    const array *const behind = low ? all.arrays + low - 1 : nullptr;
+    if (low < all.count && all.arrays[low].begin <= at && at + bytes <= all.arrays[low].end) return;
+    if (at >= seen->base && at < (uintptr_t)&_end) return; /* a constant */
+    const array *const before = low < all.count ? all.arrays + low : nullptr;
+    const bool last = behind && (!before || at - behind->end < before->begin - at);
+    const array *const near = last ? behind : before;
+    fail("thread %d %s %d bytes of global memory, %ld bytes %s %s, at {%x %x}", number_of(t), kind == READS ? "reads" : "writes", bytes,
+         (long)(last ? at - behind->end : before->begin - at), last ? "behind the end of" : "before", near->name, now.from, now.call);
+}
+
 /* An access of a thread, `from` some place of the code. */
 ASIDE inline void watch(const thread &t, const void *at, int bytes, int kind, const void *from) {
     const uintptr_t p = (uintptr_t)at;
@@ -148,6 +168,7 @@ ASIDE inline void watch(const thread &t, const void *at, int bytes, int kind, co
     now.at = all.now, now.block = all.block.y * all.grid.x + all.block.x, now.thread = (uint16_t)number_of(t);
     now.sent = kind == SENDS, now.from = (uint32_t)((uintptr_t)from - seen->base);
     now.call = t.call ? (uint32_t)((uintptr_t)t.call - seen->base) : 0;
+    if (!shared && all.count) inside(t, p, bytes, kind, now);
     const uint32_t floor = shared ? all.began : all.launched;
     const int grain = shared ? SHARED_GRAIN : GRAIN;
     for (uintptr_t q = p / grain * grain; q < p + bytes; q += grain) {

@@ -177,6 +177,16 @@ __attribute__((used)) inline void emulation_order(int order, int seed) {
     emulation::all.order = order, emulation::all.seed = seed;
 }
 
+/* The arrays of the next launches, by their places, disjoint: names, first bytes, and those behind the last. */
+__attribute__((used)) inline void emulation_arrays(int count, const char *const *names, const uintptr_t *begins, const uintptr_t *ends) {
+    emulation::all.count = count < emulation::ARRAYS ? count : 0;
+    for (int i = 0; i < emulation::all.count; i++) {
+        emulation::array &x = emulation::all.arrays[i];
+        x.begin = begins[i], x.end = ends[i];
+        snprintf(x.name, sizeof x.name, "%s", names[i]);
+    }
+}
+
 /* Leaves a barrier out, none for -1. */
 __attribute__((used)) inline void emulation_skip(int line) {
     emulation::all.skipped = line;

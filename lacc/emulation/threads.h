@@ -30,7 +30,7 @@ struct index {
     unsigned x = 0, y = 0, z = 0;
 };
 
-enum { WARP = 32, WORDS = 12, STACK = 1 << 18, FENCE = 512, SHARED_MOST = 232448 };
+enum { WARP = 32, WORDS = 12, STACK = 1 << 18, FENCE = 512, SHARED_MOST = 232448, ARRAYS = 128 };
 enum state { READY, AT_BARRIER, AT_INSTRUCTION, ENDED };
 enum { INVALID_VALUE = 1, LAUNCH_FAILURE = 719 };
 
@@ -76,6 +76,12 @@ struct warp {
     waits waited;
 };
 
+/* Global memory that a launch is given. */
+struct array {
+    uintptr_t begin, end;
+    char name[40];
+};
+
 struct machine {
     std::mutex mutex;
     std::vector<thread> threads;
@@ -93,6 +99,8 @@ struct machine {
     waits waited;
     uint32_t now = 0, began = 0, launched = 0; /* in waits; when the block did, and the launch */
     bool watched = false;                      /* whether the kernel is at work */
+    array arrays[ARRAYS];                      /* by their places, with what else has one; none: all is allowed */
+    int count = 0;
 #if defined(__x86_64__)
     void *scheduler = nullptr;
 #else

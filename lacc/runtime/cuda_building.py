@@ -82,7 +82,8 @@ class Built(Protocol):
 
     def launch(self, arguments: ctypes.Structure, programs: int, blocks: int, device: Any) -> str:
         """Launches ``programs`` times ``blocks`` blocks on torch's current stream of ``device``:
-        what went wrong, "" where nothing did."""
+        what went wrong, "" where nothing did. ``arguments.tensors`` are what its pointers, which
+        come first, point to."""
 
 
 class Builder(Protocol):

@@ -9,17 +9,18 @@ from __future__ import annotations
 import ctypes
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from lacc.runtime.caching import BuildError, compiled, failure, kept, made, version_text
 
 if TYPE_CHECKING:
-    from lacc.runtime.cuda_building import Built, Wanted
+    from lacc.runtime.cuda_building import Built, Loaded, Wanted
 
 COMPILER = "g++"
 SAID = (COMPILER, "kernels of CUDA run on the CPU only where g++ compiles them")
@@ -33,6 +34,8 @@ PLACE = re.compile(r"\{(\w+) (\w+)\}")
 """Where in a library an access is, and the call of the kernel that it is in."""
 LIMIT = 232448
 """Bytes of shared memory of a block, those of sm_90."""
+APART, ALIGNED = 1 << 16, 1 << 12
+"""Bytes between arrays; copies lie as far from multiples of ALIGNED as what they are copies of."""
 ORDERS = ("ascending", "descending", "shuffled")
 
 
@@ -76,6 +79,92 @@ def line_of(source: str, library: str, *addresses: str) -> str:
     return " of ".join(dict.fromkeys([found[n] for n in numbers[:1] + numbers[-1:]]))
 
 
+Span = tuple[str, int, int]
+"""A name, the first byte of memory that has it, and the one behind the last."""
+
+
+class Apart:
+    """A kernel whose launches are given copies of their arrays, which lie far apart, so that what
+    lies outside of an array is not part of another one."""
+
+    lock = Lock()
+    room: Any = b""
+    """Where copies lie, of any launch: one after another runs."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self.shared, self.scratch = loaded.shared, loaded.scratch
+        self.together = loaded.together
+
+    def launch(self, arguments: Any, programs: int, blocks: int, device: Any) -> str:
+        """As `Built` says."""
+        names = [name for name, _ in arguments._fields_]
+        pointers = {name: getattr(arguments, name) for name, _ in zip(names, arguments.tensors)}
+        spans = joined(zip(names, map(span, arguments.tensors)))
+        with self.lock:
+            places = self.places(spans)
+            for (_, begin, end), to in zip(spans, places):
+                ctypes.memmove(to, begin, end - begin)
+                for name, place in pointers.items():
+                    if place is not None and begin <= place < end:
+                        setattr(arguments, name, to + place - begin)
+            copies = [(x[0], to, to + x[2] - x[1]) for x, to in zip(spans, places)]
+            tell(self.loaded.library, copies)
+            wrong = self.loaded.launch(arguments, programs, blocks, device)
+            for (_, begin, end), to in zip(spans, places):
+                ctypes.memmove(begin, to, end - begin)
+        for name, place in pointers.items():
+            setattr(arguments, name, place)
+        return wrong
+
+    def places(self, spans: Sequence[Span]) -> list[int]:
+        """Where copies of stretches of memory begin, amid bytes that make NaN."""
+        total = sum(end - begin + APART + ALIGNED for _, begin, end in spans) + APART
+        if len(self.room) < total:
+            Apart.room = ctypes.create_string_buffer(total)
+        at = ctypes.addressof(self.room)
+        ctypes.memset(at, 0xFF, total)
+        found = []
+        for _, begin, end in spans:
+            at += APART
+            at += (begin - at) % ALIGNED
+            found.append(at)
+            at += end - begin
+        return found
+
+
+def tell(library: Any, spans: Sequence[Span]) -> None:
+    """Says what memory the next launch of a library has."""
+    names, begins, ends = zip(*spans) if spans else ((), (), ())
+    count = len(spans)
+    library["emulation_arrays"](
+        count,
+        (ctypes.c_char_p * count)(*(name.encode() for name in names)),
+        (ctypes.c_size_t * count)(*begins),
+        (ctypes.c_size_t * count)(*ends),
+    )
+
+
+def span(x: Any) -> tuple[int, int]:
+    """The first byte of a tensor, and the one behind its last; the same where it has none."""
+    if x is None or not x.numel():
+        return 0, 0
+    reach = sum((n - 1) * step for n, step in zip(x.shape, x.stride()))
+    return x.data_ptr(), x.data_ptr() + (reach + 1) * x.element_size()
+
+
+def joined(spans: Iterable[tuple[str, tuple[int, int]]]) -> list[Span]:
+    """Stretches of memory in order; as one where they overlap."""
+    found: list[Span] = []
+    for begin, end, name in sorted((*place, name) for name, place in spans if place[1]):
+        if found and begin < found[-1][2]:
+            other, first, last = found.pop()
+            found.append((f"{other} or {name}", first, max(end, last)))
+        else:
+            found.append((name, begin, end))
+    return found
+
+
 class Emulated:
     """Makes shared libraries by g++, which run the threads of a block in an ``order`` of `ORDERS`
     (shuffled by ``seed``), and end a launch at the first of its ``races``, if these are looked for;
@@ -102,14 +191,14 @@ class Emulated:
 
     def built(self, wanted: Wanted, device: Any) -> Built:
         """As `Builder` says."""
-        from lacc.runtime.cuda_building import Loaded
+        from lacc.runtime import cuda_building
 
         fault = partial(fault_of, wanted.files[f"{wanted.name}.cu"])
-        loaded = Loaded(self.library(wanted), wanted.symbol, lambda _: None, fault)
+        loaded = cuda_building.Loaded(self.library(wanted), wanted.symbol, lambda _: None, fault)
         order = loaded.library["emulation_order"]
         order.argtypes = (ctypes.c_int, ctypes.c_int)
         order(self.order, self.seed)
-        return loaded
+        return Apart(loaded)
 
     def library(self, wanted: Wanted) -> Path:
         """The library of a kernel. Raises BuildError where it cannot be made."""

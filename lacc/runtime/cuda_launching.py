@@ -160,6 +160,7 @@ class Launcher:
             arena = torch.empty(wave * each, dtype=torch.uint8, device=run.device)
         pointers = [None if x is None else x.data_ptr() for x in (*tensors, arena)]
         arguments = self.struct(kernel)(*pointers, *map(int, numbers))
+        arguments.tensors = (*tensors, arena)
         for first in range(0, programs, wave):
             arguments.program0 = first
             several = min(wave, programs - first)

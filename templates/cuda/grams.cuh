@@ -19,7 +19,7 @@ struct grown {
 #pragma unroll
             for (int e = 0; e < N; e++) out[e] = 0;
         } else if (right) {
-            for (int t = leaf; t < from; t++) factor *= d.f[t * D + k];
+            for (int t = leaf; t < least(from, end); t++) factor *= d.f[t * D + k];
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 const int t = from + e;
