@@ -22,6 +22,7 @@ from lacc.backends.numpy_names import (
     TILES,
     WALK,
 )
+from lacc.backends.triton_cut import delicate
 from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.spec.model import Spec
@@ -110,7 +111,7 @@ def python_text(
     attends = any(entry.startswith("NativeAttention(") for entry in passes)
     template = environment().get_template("c_python.py.j2")
     return template.render(
-        **values,
+        **values | {"mixes": not delicate(derived)},
         imports=paste.imports(*MODULES),
         host=[paste.body(module) for module in (*HOST, *([ATTENDING] if attends else []))],
         dims=free_dims(derived.spec),

@@ -89,6 +89,7 @@ def host_values(
         "pasts": derived.chains,
         "exponents": derived.exponents,
         "units": _units(derived),
+        "mixes": False,
         "counts": derived.counts,
         "draws": sorted({a.draw for a in spec.args if a.draw}),
         "kernels": [paste.chosen(module, words(body)) for module in TILES],

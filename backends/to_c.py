@@ -13,13 +13,14 @@ from lacc.backends.c_host import Emitted, first_line, native_entry, public_name,
 from lacc.backends.c_pass import CPass
 from lacc.backends.c_text import dim, free_dims
 from lacc.backends.tables import attention_entry
+from lacc.backends.triton_cut import delicate
 from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 
 PIECES = (
-    *("base", "tiles", "turns", "math", "products", "scans", "solves"),
+    *("base", "tiles", "turns", "math", "products", "mixed", "scans", "solves"),
     *("decays", "grams", "pulls", "attention"),
 )
 """Pieces of `templates/c`, each after those that it uses."""
@@ -105,6 +106,7 @@ def c_text(derived: Derived, left: Folded, prefix: str, all_passes: list[CPass])
         "attentions": attentions,
         "pieces": _pieces(words),
         "kept": KEPT,
+        "exact": delicate(derived),
     }
     env = environment()
     return tuple(env.get_template(t).render(values) for t in ("c.c.j2", "c.h.j2"))  # type: ignore[return-value]
@@ -113,7 +115,7 @@ def c_text(derived: Derived, left: Folded, prefix: str, all_passes: list[CPass])
 def _pieces(words: set[str]) -> list[str]:
     """The pieces that have a function among ``words``, and what these need."""
     loader = environment()
-    wanted = {"base", "tiles", "turns", "math", "products"}
+    wanted = {"base", "tiles", "turns", "math", "products", "mixed"}
     for piece in PIECES:
         assert loader.loader is not None
         source = loader.loader.get_source(loader, f"c/{piece}.c")[0]

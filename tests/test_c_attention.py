@@ -78,7 +78,7 @@ class Attentions:
         table.put(sight.position[:, None], 2)
         for each in [*x[4:], *results, *([None, None] if way == "forward" else [])]:
             table.put(None if each is None else np.moveaxis(each, 2, 1))
-        call: Any = SimpleNamespace(run=run, C=16, by_token=False, past=P)
+        call: Any = SimpleNamespace(run=run, C=16, by_token=False, past=P, mixed=False)
         number = self.numbers[sight.window]
         self.library.run(f"attend_{way}_{number}", call, table.described())
         return results

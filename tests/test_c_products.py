@@ -33,6 +33,10 @@ void onto(const int64_t *s, const real *a, const real *b, real *c, const real *b
     gemm_onto(s[0], s[1], s[2], a, s[3], s[4], b, s[5], s[6], c, s[7], s[8], (int)s[9], base,
               s[10] ? scale : NULL, s[11], s[12]);
 }
+int mixing(int wanted) {
+    mix(wanted && may_mix());
+    return mixed;
+}
 void load(real *out, const lacc_array *x, const int64_t *s) {
     load_tile(out, x, s[0], s[1], s[2], s[3], s[4]);
 }
@@ -99,7 +103,7 @@ def sizes(*numbers: int) -> np.ndarray:
 
 
 def source() -> str:
-    pieces = [(PIECES / f"{name}.c").read_text() for name in ("base", "math", "products")]
+    pieces = [(PIECES / f"{name}.c").read_text() for name in ("base", "math", "products", "mixed")]
     loops = [loop(name, "x") for name in ONE] + [loop(name, "x", "y") for name in TWO]
     return "\n".join([HEADER, *pieces, EXPORTS, *loops])
 
@@ -238,6 +242,71 @@ def test_products_of_other_builds(compiled: Callable[..., Built], flags: tuple[s
     for (m, n, k), shape in product(SHAPES[::5] + SHAPES[-9:], range(4)):
         for how in ("rows", "columns"):
             check_product(built, m, n, k, ("rows", how, "rows"), shape, 0)
+
+
+TILES, VECTORS = (), ("-mno-amx-bf16", "-mno-avx512fp16")
+NEITHER = ("-mno-amx-bf16", "-mno-avx512bf16")
+
+
+@pytest.fixture(params=[TILES, VECTORS], ids=["tiles", "vectors"])
+def mixing(request: pytest.FixtureRequest, compiled: Callable[..., Built]) -> Iterator[Built]:
+    """Pieces that round factors to bfloat16, by tile registers or by vectors."""
+    try:
+        features = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        features = set()
+    if not {"avx512_bf16", *(["amx_bf16"] if request.param == TILES else [])} <= features:
+        pytest.skip("this processor has no such products of bfloat16")
+    built = compiled(np.float32, "-O1", *request.param)
+    if not built.library.mixing(1):
+        pytest.skip("the system does not grant tile registers")
+    yield built
+    built.library.mixing(0)
+
+
+@pytest.mark.parametrize("shape", range(4), ids=["whole", "lower out", "lower a", "upper a"])
+def test_mixed_products_round_their_factors(mixing: Built, shape: int) -> None:
+    """As products of rounded numbers, but for the order in which they are summed."""
+    rng = np.random.default_rng(3)
+    layouts = list(product(("rows", "columns", "apart"), repeat=3))
+    sizes_of = [(32, 32, 32), (64, 64, 64), (33, 47, 35), (130, 70, 200), (65, 129, 257)]
+    for at, (m, n, k) in enumerate(sizes_of * 6):
+        a, b, c = (
+            strided(rng, *size, how, np.float32)
+            for size, how in zip(((m, k), (k, n), (m, n)), layouts[at % 27])
+        )
+        a[...] = {LOWER_A: np.tril, UPPER_A: np.triu}.get(shape, np.asarray)(a)
+        x, y = (z.astype(ml_dtypes.bfloat16).astype(np.float64) for z in (a, b))
+        strides = [s // c.itemsize for z in (a, b, c) for s in z.strides]
+        add, around = at % 2, c.base.copy() if c.base is not None else None
+        made = np.tril(x @ y) if shape == LOWER_OUT else x @ y
+        before = c.astype(np.float64)
+        mixing.run("product", sizes(m, n, k, *strides, shape, add), a, b, c)
+        assert np.abs(c - (made + before * add)).max() < 1e-6 * k**0.5 * np.abs(made).max()
+        if shape == LOWER_OUT:
+            assert (np.triu(c - before * add, 1) == 0).all()
+        if layouts[at % 27][2] == "apart" and around is not None:
+            assert (c.base[:, ::2] == around[:, ::2]).all()
+        if shape != LOWER_OUT:
+            base, scale = c.copy(), rng.standard_normal(m).astype(np.float32)
+            strides[4:] = [s // 4 for s in base.strides]
+            given = sizes(m, n, k, *strides[:4], *strides[4:], shape, 1, 1, 0)
+            before = base * scale[:, None].astype(np.float64)
+            mixing.run("onto", given, a, b, base, base, scale)
+            assert np.abs(base - (before + made)).max() < 1e-6 * k**0.5 * np.abs(made).max()
+
+
+def test_products_are_mixed_only_where_asked(mixing: Built, compiled: Callable[..., Built]) -> None:
+    rng, plain = np.random.default_rng(4), compiled(np.float32, "-O1", *NEITHER)
+    a, b = rng.standard_normal((2, 64, 64)).astype(np.float32)
+    given = sizes(64, 64, 64, 64, 1, 64, 1, 64, 1, WHOLE, 0)
+    rounded, exact, without = np.empty((3, 64, 64), np.float32)
+    mixing.run("product", given, a, b, rounded)
+    mixing.library.mixing(0)
+    mixing.run("product", given, a, b, exact)
+    assert plain.library.mixing(1) == 0
+    plain.run("product", given, a, b, without)
+    assert (exact == without).all() and (exact != rounded).any()
 
 
 # ---- functions

@@ -91,7 +91,7 @@ def test_a_state_ends_where_it_began(module: Any, monkeypatch: pytest.MonkeyPatc
     table, state, o = module.Table(1, 1), start.copy(), np.empty_like(x)
     for y, lead in ((x, 3), (w[None], 2), (state, 2), (o, 3), (state, 2), (None, 3)):
         table.put(y, lead)
-    sizes = module.LIBRARY.Run(1, 90, 1, 8, 3, 0, None, 0, 4)
+    sizes = module.LIBRARY.Run(1, 90, 1, 8, 3, 0, 0, None, 0, 4)
     function = module.LIBRARY.function("forward_0", np.float32)
     room = module.LIBRARY.room(sizes, np.float32)
     module.LIBRARY.call("forward_0", function, sizes, room, table.described())
@@ -107,7 +107,7 @@ def test_threads_are_for_much_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     library = Library("leaky", ("K",), emitted().c.partition("\n")[0], tmp_path)
 
     def room(tokens: int, threads: int) -> int:
-        sizes = library.Run(1, tokens, 4, 64, threads, 0, None, 0, 64)
+        sizes = library.Run(1, tokens, 4, 64, threads, 0, 0, None, 0, 64)
         return library.room(sizes, np.float32)
 
     assert room(64, 4) == room(64, 1) and room(1 << 20, 4) > room(1 << 20, 1)

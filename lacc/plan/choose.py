@@ -90,6 +90,7 @@ def _priced(
     block = cost.total(p[name] for p in phases for name in ("local", "output"))
     token = cost.total(cost.from_state(program) for program in tokens)
     beside = cost.TILE_CALLS if machine.apart else cost.BLOCK_CALLS
+    products = (block + carry).products if machine.apart else Size.of(0)
     call, extra = machine.call * 1e9, Size.of(beside * (1 + back))
     in_chunk = call * IN_CHUNK if machine.apart else call
     near, far = size / machine.near * 1e9, size / machine.far * 1e9
@@ -98,6 +99,7 @@ def _priced(
         plan,
         moved=_short(_price(((block + carry).entries, 1.0)), dims),
         chunk=_short(_price(*_seconds(block + carry, machine, size), (kept, far)), dims),
+        products=_short(_price((products, size / 4 / machine.flops * 1e9)), dims),
         chunk_calls=_short(_price((carry.calls, in_chunk), (carry.steps, in_chunk)), dims),
         block_calls=_short(_price((block.calls + extra, in_chunk), (block.steps, in_chunk)), dims),
         token=_short(

@@ -17,6 +17,11 @@ Choice = tuple[str, int]
 """A mode and the tokens of a chunk."""
 
 
+MIXED = 4
+"""How many times faster products of matrices are that round their factors to bfloat16, on a
+processor that has such."""
+
+
 def price_at(price: Price, sizes: Mapping[str, float]) -> float:
     """The number that a price is at ``sizes``."""
     return sum(float(rate) * prod(sizes[str(n)] for n in names) for rate, *names in price)
@@ -32,7 +37,8 @@ class Plan:
     ``chunk`` of a chunk and head, ``token`` of a token and head by itself; ``block_calls``,
     ``chunk_calls`` and ``token_calls`` of the calls that these take, whatever the number of heads.
     With ``apart`` heads go one after another, each with calls and tiles of its own. ``back`` is the
-    plan of calls for gradients. ``why``: the reasons, a sentence each. ``tuned`` are choices that
+    plan of calls for gradients. ``products`` is what of ``chunk`` goes into products of matrices,
+    which `mixed` takes less of. ``why``: the reasons, a sentence each. ``tuned`` are choices that
     were measured, by `bucket` of the call.
     """
 
@@ -46,6 +52,7 @@ class Plan:
     tile: Price
     moved: Price = ()
     chunk: Price = ()
+    products: Price = ()
     chunk_calls: Price = ()
     block_calls: Price = ()
     token: Price = ()
@@ -54,6 +61,11 @@ class Plan:
     back: Plan | None = None
     why: tuple[str, ...] = ()
     tuned: Mapping[Bucket, Choice] = field(default_factory=dict, repr=False)
+
+    def mixed(self) -> Plan:
+        """This plan for products that round their factors to bfloat16."""
+        saved = tuple((-float(rate) * (1 - 1 / MIXED), *names) for rate, *names in self.products)
+        return replace(self, chunk=(*self.chunk, *saved))
 
     def together(self, C: int, heads: int, dims: Mapping[str, int]) -> int:
         """How many chunks of C tokens of every head make a block."""

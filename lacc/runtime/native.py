@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,14 +20,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lacc.runtime.building import library
+from lacc.runtime.building import library, processor
 from lacc.runtime.caching import BuildError
 from lacc.runtime.contract import Array, Arrays
 from lacc.runtime.walk import Call
 
 EVERY = 64  # tokens between two states that the backward pass by token starts from
 KINDS = {"f": 0, "d": 1, "e": 3, "l": 4, "q": 4}
-"""``lacc_dtype`` by NumPy's letters; bfloat16, which has none of NumPy's own, is 2."""
+"""``lacc_dtype`` by NumPy's letters; bfloat16, which has none of NumPy's own, is `BF16`."""
+BF16 = 2
 HELD = 1 << 27  # bytes of workspace that a thread keeps from call to call
 
 
@@ -86,6 +88,22 @@ def alone() -> None:
 
 
 @cache
+def may_mix() -> bool:
+    """Whether this processor is faster with factors of bfloat16, as C finds too: it has tiles, or
+    vectors that are not half as fast with these."""
+    features = set(processor().split())
+    tiles = sys.platform == "linux" and "amx_bf16" in features
+    return tiles or ("avx512_bf16" in features and "avx512_fp16" not in features)
+
+
+def mixes(x: Mapping[str, Any]) -> bool:
+    """Whether products round their factors in a call with these arguments: where the first of them,
+    and so what comes out, is of bfloat16."""
+    first = next((y for y in x.values() if y is not None), None)
+    return first is not None and first.dtype.char not in KINDS and may_mix()
+
+
+@cache
 def mind_forks() -> None:
     """Children of this process are `alone`."""
     if hasattr(os, "register_at_fork"):
@@ -103,7 +121,7 @@ class Library:
 
     def __init__(self, name: str, dims: tuple[str, ...], head: str, home: Path) -> None:
         self.name, self.dims, self.head, self.home = name, dims, head, home
-        sizes = ("N", "T", "H", "chunk", "threads", "past")
+        sizes = ("N", "T", "H", "chunk", "threads", "past", "products")
         fields = [*((size, ctypes.c_int64) for size in sizes), ("workspace", ctypes.c_void_p)]
         fields += [("room", ctypes.c_int64), *((f"dim_{dim}", ctypes.c_int64) for dim in dims)]
         self.Run: Any = type("Run", (ctypes.Structure,), {"_fields_": fields})
@@ -154,7 +172,8 @@ class Library:
         """The sizes of a call, after ``past`` tokens (None: those of the call)."""
         run, past = call.run, call.past if past is None else past
         chunk = EVERY if call.by_token else call.C
-        sizes = (run.B, run.T, run.H, chunk, processors(), past or 0, None, 0)
+        products = BF16 if call.mixed else 0
+        sizes = (run.B, run.T, run.H, chunk, processors(), past or 0, products, None, 0)
         return self.Run(*sizes, *(run.dims[dim] for dim in self.dims))
 
     def run(self, what: str, call: Call, arrays: Any, past: int | None = None) -> None:
@@ -208,7 +227,7 @@ class Table:
             if reverse:
                 data += (x.shape[1] - 1) * strides[1]
                 token = -token
-        kind = KINDS.get(x.dtype.char, 2)
+        kind = KINDS.get(x.dtype.char, BF16)
         self.rows.append((data, sequence, token, head, kind))
         self.held.append(x)  # as long as the function runs
 

@@ -51,7 +51,8 @@ class Program:
     earlier tokens, outputs and states with their shapes by dims, ``pasts``: the states that make a
     field of delayed values, the oldest first, ``exponents`` of scaled states, ``units``: which axes
     of an array are a literal 1 and in no tile, ``initial`` states that are not 0 with the gradient
-    of their params."""
+    of their params, and ``mixes``: whether products of a call with such arguments round their
+    factors."""
 
     passes: tuple[Walk, ...]
     token: Walk | None
@@ -66,3 +67,4 @@ class Program:
     initial: Callable[..., Any] | None
     initial_pull: Callable[..., Any] | None
     plan: Plan
+    mixes: Callable[[Mapping[str, Any]], bool] | None = None

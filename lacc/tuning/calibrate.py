@@ -31,7 +31,7 @@ IN_CACHE = 1 << 14
 SHARE, THIRD = 4 << 20, 32 << 20
 """Bytes of the third level that a core is taken to have for itself, and to use at most: a virtual
 machine is told of all that its host has."""
-PIECES = ("base", "math", "products", "probe")
+PIECES = ("base", "math", "products", "mixed", "probe")
 ARRAYS = """
 #include <stdint.h>
 enum { LACC_F32, LACC_F64, LACC_BF16, LACC_F16, LACC_I64 };

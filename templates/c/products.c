@@ -269,7 +269,7 @@ static void row_product(int64_t n, int64_t k, const real *a, int64_t ak, const r
     }
 }
 
-/* `gemm`, or with `onto` C = that + A B. */
+/* `gemm_exact`, or with `onto` C = that + A B. */
 static DEVICE void multiply(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
                             int64_t bn, real *c, int64_t cm, int64_t cn, int shape, int add, const onto_t *onto) {
     onto_t flipped;
@@ -310,16 +310,7 @@ static DEVICE void multiply(int64_t m, int64_t n, int64_t k, const real *a, int6
 /* C[i cm + j cn] (+)= sum over p of a[i am + p ak] b[p bk + j bn]: added where `add`, else written.
    LOWER_OUT: only j <= i is wanted, the rest is written as 0, or left alone where `add`. LOWER_A,
    UPPER_A: a is 0 for p > i, p < i. */
-static DEVICE void gemm(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
-                        int64_t bn, real *c, int64_t cm, int64_t cn, int shape, int add) {
+static DEVICE void gemm_exact(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
+                              int64_t bn, real *c, int64_t cm, int64_t cn, int shape, int add) {
     multiply(m, n, k, a, am, ak, b, bk, bn, c, cm, cn, shape, add, NULL);
-}
-
-/* C = scale[i sm + j sn] base + A B: one of sm and sn is 0, the other 0 or a step; base is laid out
-   as C, which it may be. scale NULL: 1. Not for LOWER_OUT. */
-static DEVICE void gemm_onto(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
-                             int64_t bn, real *c, int64_t cm, int64_t cn, int shape, const real *base, const real *scale,
-                             int64_t sm, int64_t sn) {
-    const onto_t onto = {base, scale, sm, sn};
-    multiply(m, n, k, a, am, ak, b, bk, bn, c, cm, cn, shape, 1, &onto);
 }

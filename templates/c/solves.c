@@ -1,5 +1,5 @@
 /* Unit lower triangular systems of a chunk's tokens in, their inverses and solutions out; and dense
-   systems by elimination. Triangular ones go by blocks of rows: gemm brings in the rows that are
+   systems by elimination. Triangular ones go by blocks of rows: gemm_exact brings in the rows that are
    solved already, substitution the rows of the block. No power of a is formed. */
 
 enum { SOLVED = 8, INVERTED = 16 };
@@ -35,10 +35,10 @@ static DEVICE void inverse(real *out, const real *a, int64_t C, real *w) {
     for (int64_t m = INVERTED; m < C; m *= 2)
         for (int64_t left = 0; left + m < C; left += 2 * m) {
             const int64_t right = left + m, n = least(m, C - right), below = right * C + left;
-            gemm(n, m, m, a + below, C, 1, out + left * C + left, C, 1, w, m, 1, WHOLE, 0);
+            gemm_exact(n, m, m, a + below, C, 1, out + left * C + left, C, 1, w, m, 1, WHOLE, 0);
 #pragma omp simd
             for (int64_t i = 0; i < n * m; i++) w[i] = -w[i];
-            gemm(n, m, n, out + right * C + right, C, 1, w, m, 1, out + below, C, 1, LOWER_A, 0);
+            gemm_exact(n, m, n, out + right * C + right, C, 1, w, m, 1, out + below, C, 1, LOWER_A, 0);
         }
 }
 
@@ -66,7 +66,7 @@ static DEVICE void solve_parts(real *const x[], const real *const a[], const rea
             memmove(here, r[i] + from * D, (size_t)(rows * D) * sizeof(real));
             if (!count) continue;
             for (int64_t j = 0; j < n; j++)
-                gemm(rows, D, count, a[transposed ? j * n + i : i * n + j] + from * down + known * across, down, across,
+                gemm_exact(rows, D, count, a[transposed ? j * n + i : i * n + j] + from * down + known * across, down, across,
                      x[j] + known * D, D, 1, w, D, 1, WHOLE, j > 0);
 #pragma omp simd
             for (int64_t d = 0; d < rows * D; d++) here[d] -= w[d];

@@ -7,7 +7,7 @@ typedef struct {
 } lacc_array;
 
 typedef struct {
-    int64_t N, T, H, chunk, threads, past;
+    int64_t N, T, H, chunk, threads, past, products;
     void *workspace;
     int64_t room;
     int64_t K;
