@@ -183,30 +183,29 @@ INLINE void square(real *c, int64_t cm, const uint32_t *a, int64_t am, const uin
 }
 #endif
 
-/* What lies of C in a panel: rows from i on by columns from j on, summed over `depth` numbers from p on. */
-static void squares(int64_t i, int64_t j, int64_t p, int64_t rows, int64_t width, int64_t depth, const uint32_t *a, int64_t am,
-                    const uint32_t *b, real *c, int64_t cm, int64_t cn, int shape, int add) {
+/* Rows of C from `top` on, SQUARE at most, by `width` columns from j on, summed over `depth` numbers from p on. */
+static DEVICE void squares(int64_t top, int64_t j, int64_t p, int64_t rows, int64_t width, int64_t depth, const uint32_t *a,
+                           int64_t am, const uint32_t *b, real *c, int64_t cm, int64_t cn, int shape, int add) {
     _Alignas(64) real tile[SQUARE * WIDE];
-    for (int64_t u = 0; u < rows; u += SQUARE)
-        for (int64_t v = 0; v < width; v += SQUARE) {
-            const int64_t high = rows - u < SQUARE ? rows - u : SQUARE, wide = width - v < SQUARE ? width - v : SQUARE;
-            const int64_t top = i + u, last = shape == LOWER_OUT ? top - (j + v) : wide;
-            const int64_t seen = shape == LOWER_A && top + high - p < depth ? top + high - p : depth;
-            const int64_t first = shape == UPPER_A && top > p ? (top - p) / (2 * LANES) * LANES : 0;
-            const int64_t end = seen > 0 ? (seen + 2 * LANES - 1) / (2 * LANES) * LANES : 0, deep = end > first ? end - first : 0;
-            real *const here = c + top * cm + (j + v) * cn;
-            if (add && (!deep || last + high <= 0)) continue;
-            ask(ASKED);
-            if (cn == 1 && high == SQUARE && wide == SQUARE && last + 1 >= wide) {
-                square(here, cm, a + u * am + first, am, b + first * WIDE + v, WIDE, deep, add);
-                continue;
-            }
-            square(tile, WIDE, a + u * am + first, am, b + first * WIDE + v, WIDE, last + high > 0 ? deep : 0, 0);
-            put(here, cm, cn, tile, high, wide, last, add);
+    const int64_t seen = shape == LOWER_A && top + rows - p < depth ? top + rows - p : depth;
+    const int64_t first = shape == UPPER_A && top > p ? (top - p) / (2 * LANES) * LANES : 0;
+    const int64_t end = seen > 0 ? whole_blocks(seen, 2 * LANES) / 2 : 0, deep = end > first ? end - first : 0;
+    for (int64_t v = 0; v < width; v += SQUARE) {
+        const int64_t wide = width - v < SQUARE ? width - v : SQUARE, last = shape == LOWER_OUT ? top - (j + v) : wide;
+        real *const here = c + top * cm + (j + v) * cn;
+        if (add && (!deep || last + rows <= 0)) continue;
+        ask(ASKED);
+        if (cn == 1 && rows == SQUARE && wide == SQUARE && last + 1 >= wide) {
+            square(here, cm, a + first, am, b + first * WIDE + v, WIDE, deep, add);
+            continue;
         }
+        square(tile, WIDE, a + first, am, b + first * WIDE + v, WIDE, last + rows > 0 ? deep : 0, 0);
+        put(here, cm, cn, tile, rows, wide, last, add);
+    }
 }
 
-/* `multiply` in mixed precision. */
+/* `multiply` in mixed precision. Rows are packed just before they are multiplied: the processor does both
+   at once. */
 static DEVICE void multiply_mixed(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
                                   int64_t bn, real *c, int64_t cm, int64_t cn, int shape, int add, const onto_t *onto) {
     if (shape == WHOLE && cm == 1 && cn != 1) {
@@ -215,16 +214,19 @@ static DEVICE void multiply_mixed(int64_t m, int64_t n, int64_t k, const real *a
         return;
     }
     _Alignas(64) uint32_t left[HIGH * DEPTH / 2], right[DEPTH / 2 * WIDE];
-    if (onto) begin(onto, c, cm, cn, 0, 0, m, n), add = 1;
     for (int64_t i = 0; i < m; i += HIGH)
         for (int64_t p = 0; p < k; p += DEPTH) {
-            const int64_t rows = m - i < HIGH ? m - i : HIGH, depth = k - p < DEPTH ? k - p : DEPTH;
-            const int64_t step = (depth + 2 * LANES - 1) / (2 * LANES) * LANES;
-            pack_pairs(left, step, 1, a + i * am + p * ak, am, ak, rows, depth);
+            const int64_t high = m - i < HIGH ? m - i : HIGH, depth = k - p < DEPTH ? k - p : DEPTH;
+            const int64_t step = whole_blocks(depth, 2 * LANES) / 2;
             for (int64_t j = 0; j < n; j += WIDE) {
                 const int64_t width = n - j < WIDE ? n - j : WIDE;
                 pack_pairs(right, WIDE, 0, b + p * bk + j * bn, bn, bk, width, depth);
-                squares(i, j, p, rows, width, depth, left, step, right, c, cm, cn, shape, add || p > 0);
+                for (int64_t u = 0; u < high; u += SQUARE) {
+                    const int64_t rows = high - u < SQUARE ? high - u : SQUARE;
+                    if (!j) pack_pairs(left + u * step, step, 1, a + (i + u) * am + p * ak, am, ak, rows, depth);
+                    if (onto && !p) begin(onto, c, cm, cn, i + u, j, rows, width);
+                    squares(i + u, j, p, rows, width, depth, left + u * step, step, right, c, cm, cn, shape, add || onto || p);
+                }
             }
         }
 }
