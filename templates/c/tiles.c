@@ -105,6 +105,12 @@ static real *allocate(int64_t reals) {
     return aligned_alloc(64, (size_t)most(round_up(reals), 16) * sizeof(real));
 }
 
+/* The same in memory of the caller's, of which a part of a line is left over: NULL where there is too little. */
+static real *allocated(void *memory, int64_t bytes, int64_t reals) {
+    const int64_t before = (int64_t)(-(uintptr_t)memory % LINE);
+    return bytes < reals * (int64_t)sizeof(real) + LINE ? NULL : (real *)((char *)memory + before);
+}
+
 static inline int64_t thread_number(void) {
 #ifdef _OPENMP
     return omp_get_thread_num();
