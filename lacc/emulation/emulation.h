@@ -116,7 +116,7 @@ static __noinline__ void load_matrices(uint32_t (&out)[4], const void *row) {
                 memcpy(s[i].word + n, at, 4);
             }
     });
-    std::copy(mine.word, mine.word + 4, out);
+    memcpy(out, mine.word, sizeof out);
 }
 
 /* c += a b of a warp: of each pair of words of a and b `per` numbers, which `number(word, which)` gives. */
@@ -124,9 +124,9 @@ template <class Number>
 static inline void emulated_multiply(const char *name, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int per,
                                      const Number &number) {
     emulation::slot mine;
-    std::copy(a, a + 4, mine.word);
+    memcpy(mine.word, a, sizeof a);
     mine.word[4] = b0, mine.word[5] = b1;
-    std::copy(c, c + 4, mine.real + 6);
+    memcpy(mine.real + 6, c, sizeof c);
     mine = emulation::together(name, 0, mine, [=](emulation::slot *s) {
         float left[16][16], right[16][8];
         for (int lane = 0; lane < emulation::WARP; lane++)
@@ -143,7 +143,7 @@ static inline void emulated_multiply(const char *name, float (&c)[4], const uint
             for (int j = 0; j < 8; j++) s[i % 8 * 4 + j / 2].real[6 + i / 8 * 2 + j % 2] += sum[j];
         }
     });
-    std::copy(mine.real + 6, mine.real + 10, c);
+    memcpy(c, mine.real + 6, sizeof c);
 }
 
 static inline void multiply_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -192,12 +192,23 @@ static inline void wait_groups() {
     self.copies.swap(left);
 }
 
+/* A kernel and its arguments. */
+template <class Args>
+struct call {
+    void (*kernel)(Args);
+    const Args &args;
+
+    ASIDE static void run(const void *of) {
+        const call &own = *(const call *)of;
+        emulation::all.watched = true;
+        own.kernel(own.args);
+        emulation::all.watched = false;
+    }
+};
+
 template <class Args>
 static inline int launch(void (*kernel)(Args), int64_t programs, int64_t blocks, int threads, int64_t shared, void *,
                          const Args &args) {
-    return emulation::run((unsigned)programs, (unsigned)blocks, (unsigned)threads, shared, [&]() ASIDE {
-        emulation::all.watched = true;
-        kernel(args);
-        emulation::all.watched = false;
-    });
+    const call<Args> own = {kernel, args};
+    return emulation::run((unsigned)programs, (unsigned)blocks, (unsigned)threads, shared, own.run, &own);
 }

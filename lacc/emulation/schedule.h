@@ -4,9 +4,7 @@
 #pragma once
 #include "races.h"
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace emulation {
 
@@ -53,9 +51,12 @@ inline void wait_warp(int line) {
 
 inline std::vector<int> ordered(int n) {
     std::vector<int> order(n);
-    std::iota(order.begin(), order.end(), 0);
-    if (all.order == 1) std::reverse(order.begin(), order.end());
-    if (all.order == 2) std::shuffle(order.begin(), order.end(), all.random);
+    for (int i = 0; i < n; i++) order[i] = all.order == 1 ? n - 1 - i : i;
+    for (int i = n - 1; i > 0 && all.order == 2; i--) {
+        all.random = all.random * 6364136223846793005u + 1442695040888963407u;
+        const int k = (int)((all.random >> 33) % (i + 1)), kept = order[i];
+        order[i] = order[k], order[k] = kept;
+    }
     return order;
 }
 
@@ -130,15 +131,25 @@ inline void fence(bool check) {
     }
 }
 
-inline int run(unsigned columns, unsigned rows, unsigned count, int64_t bytes, std::function<void()> kernel) {
-    const std::lock_guard<std::mutex> lock(all.mutex);
+/* One launch after another. */
+struct locked {
+    locked() {
+        pthread_mutex_lock(&all.mutex);
+    }
+    ~locked() {
+        pthread_mutex_unlock(&all.mutex);
+    }
+};
+
+inline int run(unsigned columns, unsigned rows, unsigned count, int64_t bytes, void (*kernel)(const void *), const void *args) {
+    const locked lock;
     if (!columns || !rows || rows > 65535 || !count || count > 1024 || count % WARP || bytes > SHARED_MOST) return INVALID_VALUE;
     if (all.order < 0) {
         const char *order = getenv("LACC_ORDER");
         all.order = !order ? 0 : !strcmp(order, "descending") ? 1 : !strcmp(order, "shuffled") ? 2 : 0;
     }
     all.message[0] = 0;
-    all.random.seed(all.seed);
+    all.random = (uint64_t)all.seed;
     if (all.stacked < count) {
         if (all.stacks) munmap(all.stacks, all.stacked * STACK);
         all.stacks = (char *)mmap(nullptr, (size_t)count * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -152,7 +163,7 @@ inline int run(unsigned columns, unsigned rows, unsigned count, int64_t bytes, s
     std::vector<unsigned char> memory(bytes + 3 * FENCE);
     all.shared = memory.data() + FENCE;
     all.shared += FENCE - (uintptr_t)all.shared % FENCE, all.bytes = bytes;
-    all.kernel = kernel;
+    all.kernel = kernel, all.args = args;
     all.grid = index{columns, rows, 1}, all.extent = index{count, 1, 1};
     fence(false);
     begin_races();

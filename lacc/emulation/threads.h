@@ -8,9 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <mutex>
-#include <random>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <vector>
 #if !defined(__x86_64__)
@@ -83,16 +81,17 @@ struct array {
 };
 
 struct machine {
-    std::mutex mutex;
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     std::vector<thread> threads;
     std::vector<warp> warps;
-    std::function<void()> kernel;
+    void (*kernel)(const void *) = nullptr;
+    const void *args = nullptr;
     char *stacks = nullptr;
     size_t stacked = 0;
     unsigned char *shared = nullptr;
     int64_t bytes = 0;
     int order = -1, skipped = -1, seed = 1;
-    std::mt19937 random;
+    uint64_t random = 1;
     char message[1000] = "";
     thread *self = nullptr;
     emulation::index block, grid, extent;
@@ -162,7 +161,7 @@ ASIDE inline void begin() {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(nullptr, &all.bottom, &all.size);
 #endif
-    all.kernel();
+    all.kernel(all.args);
     all.self->at = ENDED;
     leave();
 }

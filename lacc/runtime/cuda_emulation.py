@@ -92,7 +92,7 @@ class Apart:
     """Where copies lie, of any launch: one after another runs."""
 
     def __init__(self, loaded: Loaded) -> None:
-        self.loaded = loaded
+        self.loaded, self.library = loaded, loaded.library
         self.shared, self.scratch = loaded.shared, loaded.scratch
         self.together = loaded.together
 
@@ -109,7 +109,7 @@ class Apart:
                     if place is not None and begin <= place < end:
                         setattr(arguments, name, to + place - begin)
             copies = [(x[0], to, to + x[2] - x[1]) for x, to in zip(spans, places)]
-            tell(self.loaded.library, copies)
+            tell(self.library, copies)
             wrong = self.loaded.launch(arguments, programs, blocks, device)
             for (_, begin, end), to in zip(spans, places):
                 ctypes.memmove(begin, to, end - begin)
