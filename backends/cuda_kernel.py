@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from lacc.backends.c_text import dim, plus, size
 from lacc.backends.cuda_arrays import Argument
-from lacc.backends.cuda_barriers import place_barriers, steps, stretches, text
+from lacc.backends.cuda_barriers import Step, place_barriers, steps, stretches, text
 from lacc.backends.cuda_body import OPERANDS
 from lacc.backends.cuda_places import Tile, parted, placed
 from lacc.backends.cuda_steps import BLOCK, GOAL, TOKENS, CudaSteps
@@ -34,20 +34,24 @@ class CudaKernel(CudaSteps):
 
     def __init__(self, spec: Spec, what: KernelSpec, library: Iterable[str]) -> None:
         super().__init__(spec, what, library)
-        place_barriers(self.items)
-        if what.kind == "chunk":
-            self._part()
+        self._place_barriers()
         self.tiles = self._tiles()
 
-    def _part(self) -> None:
-        """Adds barriers where they let go of tiles while much is held."""
-        sizes = self.sizes_at(TOKENS, BLOCK)
+    def _place_barriers(self) -> None:
+        """Where threads wait; of a chunk by itself also where that lets go of tiles while much is
+        held."""
+        place_barriers(self.items)
+        if self.what.kind != "chunk":
+            return
+        sizes, every, more = self.sizes_at(TOKENS, BLOCK), [*steps(self.items)], list[Step]()
         found = {n: s for body in self.bodies for n, s in body.rooms.items()}
         found |= {self.body.tile(n): self.body.size(n) for s in self.body.each for n in s.makes}
         numbers = {name: evaluated(size, sizes) for name, size in found.items() if name}
-        while step := parted([*steps(self.items)], numbers, GOAL):
-            step.waits = True
-        place_barriers(self.items)
+        while step := parted(every, numbers, GOAL):
+            more.append(step)
+            for other in every:
+                other.waits = any(other is x for x in more)
+            place_barriers(self.items)
 
     def _tiles(self) -> list[Tile]:
         """Every tile, in the order in which they take their places."""
