@@ -167,8 +167,8 @@ def joined(spans: Iterable[tuple[str, tuple[int, int]]]) -> list[Span]:
 
 class Emulated:
     """Makes shared libraries by g++, which run the threads of a block in an ``order`` of `ORDERS`
-    (shuffled by ``seed``), and end a launch at the first of its ``races``, if these are looked for;
-    ``more`` are further flags."""
+    (shuffled by ``seed``), and end a launch at the first of its ``races``, or access to memory that
+    it has not, if these are looked for; ``more`` are further flags."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Emulated:
     ) -> None:
         self.order, self.seed = ORDERS.index(order), seed
         self.more = (*more, *(RACES if races else ()))
-        self.libraries = LIBRARIES if races else ()
+        self.libraries, self.races = LIBRARIES if races else (), races
 
     def limit(self, device: Any) -> int:
         """As `Builder` says."""
@@ -198,7 +198,7 @@ class Emulated:
         order = loaded.library["emulation_order"]
         order.argtypes = (ctypes.c_int, ctypes.c_int)
         order(self.order, self.seed)
-        return Apart(loaded)
+        return Apart(loaded) if self.races else loaded
 
     def library(self, wanted: Wanted) -> Path:
         """The library of a kernel. Raises BuildError where it cannot be made."""
