@@ -17,9 +17,9 @@ Choice = tuple[str, int]
 """A mode and the tokens of a chunk."""
 
 
-MIXED = 4
+MIXED, WIDE = 4, 32
 """How many times faster products of matrices are that round their factors to bfloat16, on a
-processor that has such."""
+processor that has such, and the least tokens of a chunk that they are for."""
 
 
 def price_at(price: Price, sizes: Mapping[str, float]) -> float:
@@ -37,9 +37,9 @@ class Plan:
     ``chunk`` of a chunk and head, ``token`` of a token and head by itself; ``block_calls``,
     ``chunk_calls`` and ``token_calls`` of the calls that these take, whatever the number of heads.
     With ``apart`` heads go one after another, each with calls and tiles of its own. ``back`` is the
-    plan of calls for gradients. ``products`` is what of ``chunk`` goes into products of matrices,
-    which `mixed` takes less of. ``why``: the reasons, a sentence each. ``tuned`` are choices that
-    were measured, by `bucket` of the call.
+    plan of calls for gradients. ``products`` is what of ``chunk`` goes into products of matrices;
+    in chunks of `WIDE` tokens on, the part ``saved`` of it is not taken (`mixed`). ``why``: the
+    reasons, a sentence each. ``tuned`` are choices that were measured, by `bucket` of the call.
     """
 
     machine: str
@@ -58,14 +58,14 @@ class Plan:
     token: Price = ()
     token_calls: Price = ()
     apart: bool = False
+    saved: float = 0.0
     back: Plan | None = None
     why: tuple[str, ...] = ()
     tuned: Mapping[Bucket, Choice] = field(default_factory=dict, repr=False)
 
     def mixed(self) -> Plan:
         """This plan for products that round their factors to bfloat16."""
-        saved = tuple((-float(rate) * (1 - 1 / MIXED), *names) for rate, *names in self.products)
-        return replace(self, chunk=(*self.chunk, *saved))
+        return replace(self, saved=1 - 1 / MIXED)
 
     def together(self, C: int, heads: int, dims: Mapping[str, int]) -> int:
         """How many chunks of C tokens of every head make a block."""
@@ -81,7 +81,10 @@ class Plan:
         times = heads if self.apart else 1
         fits = (1 if self.apart else heads) * price_at(self.tile, at) <= self.cached
         moved = price_at(self.moved, at) * (self.near if fits else self.far)
-        each = heads * (price_at(self.chunk, at) + moved) + times * price_at(self.chunk_calls, at)
+        saved = self.saved * price_at(self.products, at) if C >= WIDE and self.saved else 0.0
+        each = heads * (price_at(self.chunk, at) - saved + moved) + times * price_at(
+            self.chunk_calls, at
+        )
         blocks = -(-whole // n) * times * price_at(self.block_calls, at)
         rest = self.by_chunk(tail, tail, heads, dims, T - tail) if tail else 0.0
         return whole * each + blocks + rest
