@@ -138,13 +138,12 @@ class Kernel:
         """The state that a call with tensors like these has given, of ``initial_state``, for less
         than the call; None where the target has no such way, or not for these."""
         given = {a.name: arguments.get(a.name) for a in self.signature.arguments}
-        return self._end(given, **{"initial_state": None, **self._moded(options)})
+        return self._end(given, **{**BEGUN, **self._moded(options)})
 
     def begin(self, arguments: Arrays, **options: Any) -> Any:
         """The gradient of the initial state that `vjp` gives, as `end`."""
         given = {a.name: arguments.get(a.name) for a in self.signature.arguments}
-        none = dict.fromkeys(("cotangent", "state_cotangent", "initial_state"))
-        return self._begin(given, **{**none, **self._moded(options)})
+        return self._begin(given, **{**PULLED, **self._moded(options)})
 
     def _learnt(self, arguments: Arrays) -> list[str]:
         """The arguments that have a gradient."""
@@ -192,14 +191,11 @@ class Kernel:
         return f"<lacc kernel {self.signature.name}({names}) on {self.target}>"
 
 
-FORWARD: Mapping[str, Any] = {
-    **dict.fromkeys(("initial_state", "cu_seqlens", "valid", "state_dtype")),
-    "debug": False,
-}
-BACK: Mapping[str, Any] = dict.fromkeys(
-    ("cotangent", "state_cotangent", "initial_state", "cu_seqlens", "valid")
-)
-"""What a call and its gradients mean by keywords that are not given."""
+BEGUN: Mapping[str, Any] = {"initial_state": None, "mode": "auto", "chunk": None}
+FORWARD = {**BEGUN, **dict.fromkeys(("cu_seqlens", "valid", "state_dtype")), "debug": False}
+PULLED = {**BEGUN, **dict.fromkeys(("cotangent", "state_cotangent"))}
+BACK = {**PULLED, **dict.fromkeys(("cu_seqlens", "valid"))}
+"""What keywords that are not given mean, in calls past the public functions of a target."""
 
 OPTIONS = (
     "initial_state",
