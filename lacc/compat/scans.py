@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lacc.compat.convolution import convolved
 from lacc.compat.fla import TABLE, kernel
 from lacc.compat.fla import function as fla_function
 
 HEADS = 8
 """Heads that rows without any are put in: threads share heads."""
 
-ABREAST, FEW_TOKENS = 128, 8
-"""Channels of a head and tokens of a chunk that a convolution goes through at once: all that lies
-between taps and SiLU stays in the first level of a CPU's cache."""
+ABREAST = 128
+"""Channels of a head that a convolution is put in."""
 
 FEW = 64
 """Rows that PyTorch takes no longer for than a call of a kernel."""
@@ -187,8 +187,8 @@ def ssd_step(
 
 
 def convolution(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``original``, where kernels of four taps with a SiLU take its place: [B, D, T], whose memory
-    is [B, T, D] where layers come from projections, and is so again behind it."""
+    """``original``, where one with a SiLU takes its place, on a GPU of four taps: [B, D, T], whose
+    memory is [B, T, D] where layers come from projections, and is so again behind it."""
 
     def run(
         hidden_states: Tensor,
@@ -198,17 +198,20 @@ def convolution(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         **options: Any,
     ) -> Tensor:
         packed = options.get("seq_idx") is not None or options.get("cu_seqlens") is not None
-        if weight.shape[1] != 4 or activation not in ("silu", "swish") or packed:
+        if activation not in ("silu", "swish") or packed:
+            return original(hidden_states, weight, bias, activation=activation, **options)
+        x, dtype = hidden_states.transpose(1, 2), hidden_states.dtype
+        if x.is_cpu:
+            made = convolved(wide(x), wide(weight), None if bias is None else wide(bias))
+            return made.transpose(1, 2).to(dtype)
+        if weight.shape[1] != 4:
             return original(hidden_states, weight, bias, activation=activation, **options)
         channels = len(weight)
         heads = channels // ABREAST if channels % ABREAST == 0 else 1
-        chunk = None if weight.is_cuda or heads == 1 else FEW_TOKENS
         bias = weight.new_zeros(channels) if bias is None else bias
         params = (apart(y, heads) for y in (*weight.unbind(1), bias))
-        y: Tensor = kernel("causal_convolution")(
-            apart(hidden_states.transpose(1, 2), heads), *params, chunk=chunk
-        )[0]
-        return y.flatten(2).transpose(1, 2).to(hidden_states.dtype)
+        y: Tensor = kernel("causal_convolution")(apart(x, heads), *params)[0]
+        return y.flatten(2).transpose(1, 2).to(dtype)
 
     return run
 
@@ -226,9 +229,10 @@ def convolution_step(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     ) -> Tensor:
         if hidden_states.shape[2] != 1 or activation not in (None, "silu", "swish"):
             return original(hidden_states, conv_state, weight, bias, activation)
-        x = torch.cat([conv_state, hidden_states.to(conv_state.dtype)], 2)
-        conv_state.copy_(x[:, :, -conv_state.shape[2] :])
-        y = (x[:, :, -weight.shape[1] :] * weight).sum(2, keepdim=True)
+        taps, past = weight.shape[1], conv_state.shape[2]
+        x = torch.cat([conv_state, hidden_states.to(conv_state.dtype)], 2)[:, :, -max(taps, past) :]
+        conv_state.copy_(x[:, :, -past:])
+        y = torch.linalg.vecdot(x[:, :, -taps:], weight.to(x.dtype)).unsqueeze(2)
         y = y if bias is None else y + bias.unsqueeze(1)
         return (y if activation is None else F.silu(y)).to(hidden_states.dtype)
 
@@ -236,8 +240,11 @@ def convolution_step(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def gated_norm(self: Any, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
-    """The norm of rows [..., V] times SiLU of a gate; few of them as they were."""
+    """The norm of rows [..., V] times SiLU of a gate; few of them by functions of torch."""
     rows = hidden_states.numel() // hidden_states.shape[-1]
+    if gate is not None and rows < FEW and hidden_states.dtype == gate.dtype == torch.float32:
+        shape, eps = hidden_states.shape[-1:], self.variance_epsilon
+        return F.rms_norm(hidden_states, shape, self.weight, eps) * F.silu(gate)
     if gate is None or rows % HEADS or rows < FEW:
         norm: Tensor = type(self).forward(self, hidden_states, gate)
         return norm

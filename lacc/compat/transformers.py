@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from lacc.compat import scans
+from lacc.compat import mixers, scans
 from lacc.compat.rebinding import meaning, reads, rebuilt
 
 VERSION = "5.24"
@@ -43,7 +43,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
 """Of each function that methods call by a global name: what stands in for it, and its spec."""
 
 AROUND: dict[str, tuple[Callable[[Any], Callable[..., Any]], str]] = {
-    "causal_conv1d_fn": (scans.convolution, "causal_convolution.la"),
+    "causal_conv1d_fn": (scans.convolution, "parts of tokens, or causal_convolution.la on a GPU"),
     "causal_conv1d_update": (scans.convolution_step, "a sum of products"),
 }
 """Of each function next to those, for some of its arguments: what makes of it what stands in for
@@ -76,6 +76,12 @@ METHODS: tuple[tuple[str, Callable[[Module], bool], Callable[..., Any], str], ..
 )
 """Of each method that is replaced as a whole: how its module is known, what stands in for it, and
 its spec."""
+
+MIXERS: tuple[tuple[str, Callable[[Module], bool], Callable[..., Any]], ...] = (
+    ("forward", mixers.is_grouped_delta, mixers.grouped_delta),
+)
+"""Methods that take a shorter way around those functions: how their modules are known, and what
+makes of a method that has them one that goes it."""
 
 LEFT = {
     "mamba_selective_state_update": "PyTorch takes less time for one token of it",
@@ -201,7 +207,10 @@ def stand_in(
     meant = {word: FUNCTIONS[word][0] for word in called & FUNCTIONS.keys()}
     for word in called & AROUND.keys():
         meant[word] = AROUND[word][0](meaning(function, word))
-    return rebuilt(function, meant), [(word, STANDS_IN[word]) for word in sorted(meant)]
+    made = rebuilt(function, meant)
+    for method, is_known, around in MIXERS:
+        made = around(made) if name == method and is_known(module) else made
+    return made, [(word, STANDS_IN[word]) for word in sorted(meant)]
 
 
 def restore(model: Module) -> None:
