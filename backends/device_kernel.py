@@ -24,7 +24,7 @@ class KernelSpec:
     needs), the kind ("chunk", "loop", "token"), whether it goes ``backward`` through the chunks,
     whether the pass runs from the last token to the first (``reverse``), the states it carries, and
     the arguments that may be omitted. Programs share the axis ``split`` in blocks, or each goes
-    through blocks of the axis ``looped`` ("" for none)."""
+    through blocks of the axis ``looped`` ("" for none), in rounds that may be ``spare``."""
 
     name: str
     doc: str
@@ -37,3 +37,4 @@ class KernelSpec:
     carries: tuple[str, ...] = ()
     remade: Program | None = None
     optional: frozenset[str] = frozenset()
+    spare: bool = False

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from string import ascii_lowercase
 from typing import Generic, Protocol, TypeVar
 
 from lacc.backends.base import call_code, tuple_code, tuple_text
 from lacc.backends.device_kernel import KernelSpec, host_size
+from lacc.ir.graph import Uncuttable
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Shape, Size
 from lacc.tile.derive import Pair
@@ -22,6 +25,7 @@ from lacc.tile.lower import Naming
 from lacc.tile.operands import only_products
 from lacc.tile.partition import (
     Part,
+    Partitioner,
     from_starts,
     has_products,
     in_one_loop,
@@ -68,6 +72,7 @@ class DevicePass(ABC, Generic[K]):
         than bfloat16 does."""
         self.spec, self.number, self.reverse = spec, number, reverse
         self.shared, self.fine = shared, fine
+        self.way: Partitioner = partition
         self.chunk = self.chunks[0]
         self.by_token = number == "token"
         self.dims = {name: int(dim.default or 0) for name, dim in spec.dims.items()}
@@ -88,17 +93,23 @@ class DevicePass(ABC, Generic[K]):
     # ---- kernels ---------------------------------------------------------------------------------
 
     def _chunks(self) -> None:
-        """Kernels for the longest chunks in which all may fit."""
+        """Kernels by the first way in which all may fit, else as for the shortest chunks."""
         program, back = self.forward_program, from_starts(self.backward_program)
-        for chunk in self.chunks:
-            self.chunk = chunk
-            split = self._partitioned(program, "state") if program.loads("state") else ()
-            parts = self._partitioned(back, "dstate")
-            if all(map(self._may_fit, (*split, *parts))):
-                break
+        for way in (*self.ways, (partition, self.chunks[-1])):
+            self.way, self.chunk = way
+            with suppress(Uncuttable):
+                split = self._partitioned(program, "state") if program.loads("state") else ()
+                parts = self._partitioned(back, "dstate")
+                if all(map(self._may_fit, (*split, *parts))):
+                    break
         self.fused = self._kernels(in_one_loop(program, "state", self.starts), "fused", False)
         self.split = self._kernels(split, "forward", False) if len(split) > 1 else []
         self.back = self._kernels(parts, "backward", True)
+
+    @property
+    def ways(self) -> tuple[tuple[Partitioner, int], ...]:
+        """What may cut a program into kernels, and for chunks of how many tokens."""
+        return tuple((partition, chunk) for chunk in self.chunks)
 
     def _partitioned(self, program: Program, carried: str) -> tuple[Part, ...]:
         """Kernels for each phase, or one where there is nothing to gain: where no matrices are
@@ -106,13 +117,18 @@ class DevicePass(ABC, Generic[K]):
         whole = any(n.startswith("last:") for n in program.outs)
         starts = self.starts if carried == "state" else ()
         if has_products(program) and not whole:
-            return partition(program, carried, self.dims, starts, self.chunk, self._fits)
+            return self.way(program, carried, self.dims, starts, self.chunk, self._tight)
         parts = in_one_loop(program, carried, starts)
         return tuple(replace(part, kind="loop") for part in parts) if whole else parts
 
     @abstractmethod
     def _fits(self, part: Part) -> bool:
         """Whether a kernel has all that it holds at once on the chip."""
+
+    def _tight(self, part: Part) -> float:
+        """What a kernel holds at once, as parts of what the chip has; without end where that is
+        not known."""
+        return 0.0 if self._fits(part) else inf
 
     def _may_fit(self, part: Part) -> bool:
         """Whether it has about all: enough not to take shorter chunks."""

@@ -49,9 +49,10 @@ class Body:
         self._fixed = frozenset()
         self._uses = self._find_uses()
         for part in parts:
-            for n in part.inside:
-                for i in self.program.body[n].ins:
-                    self._uses[i] += 2 * (i not in part.inside)
+            for part_of in (part.before, part.inside):
+                for n in part_of:
+                    for i in self.program.body[n].ins:
+                        self._uses[i] += 2 * (i not in part_of)
 
     def run_block(self, part: Round) -> list[str]:
         """Writes what a round does with a block; the lines before its loop, where what is joined
@@ -131,7 +132,7 @@ class Body:
         once = self._uses[n] < 2 and inst.op in INLINED and len(text.code) < SHORT
         if text.number or once or text.code.isidentifier():
             self.texts[n] = text
-        elif text.code in self._assigned:
+        elif text.code in self._assigned and inst.op != "load":
             self.texts[n] = self._assigned[text.code]
         else:
             self._comment(inst, lines)

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lacc.runtime.launching import ROOM, Workload, tightness, total
 from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 from lacc.tile.fit import Fit
 from lacc.tile.free_axes import free_axes
-from lacc.tile.operands import bare_operands
+from lacc.tile.operands import bare_operands, loaded_apart
 from lacc.tile.order import scheduled
 from lacc.tile.pad import fill_padding
 from lacc.tile.partition import WIDTH, Part
@@ -29,19 +30,20 @@ CHUNKS = (64, 32)
 """Tokens of the batch that kernels are laid out for, and of its chunks."""
 
 
-CLOSE, MAY = 1.05, 1.2
+CLOSE, MAY = 1.05, 1.25
 """The part of a thread's registers that a kernel may seem to need and yet is not cut in two, or
 made for shorter chunks: the model errs by as much."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finished:
     """The program of a kernel as it is written; its programs share the axis ``split``, or each goes
-    through blocks of the axis ``looped``."""
+    through blocks of the axis ``looped``, in rounds that may be ``spare``."""
 
     program: Program
     split: str
     looped: str
+    spare: bool
     kind: str
 
     @property
@@ -49,10 +51,10 @@ class Finished:
         """The axis of which a program holds a block at a time."""
         return self.split or self.looped
 
-    @property
+    @cached_property
     def fit(self) -> Fit:
         """What a launch is chosen by."""
-        return fit(self.program, self.axis, self.kind, bool(self.looped))
+        return fit(self.program, self.axis, self.kind, bool(self.looped), self.spare)
 
 
 def wider(dims: Mapping[str, int]) -> dict[str, int]:
@@ -68,13 +70,9 @@ def workload(dims: Mapping[str, int], chunk: int, fine: bool = False) -> Workloa
     return Workload(sizes, 1, 16, TOKENS, chunk, TOKENS // chunk, precision=precision)
 
 
-def fits(part: Part, load: Workload, wide: Workload, most: float = CLOSE) -> bool:
-    """Whether a kernel, as it is written for ``wide``, has a launch that should spill nothing."""
-    return tightness(finished(part, wide).fit, load) <= most
-
-
-def finished(part: Part, load: Workload, whole: bool = False) -> Finished:
-    """A kernel as it is written; not in blocks where it must have the ``whole`` of each axis.
+def finished(part: Part, load: Workload, whole: bool = False, spare: bool = False) -> Finished:
+    """A kernel as it is written; not in blocks where it must have the ``whole`` of each axis, and
+    in ``spare`` rounds or others.
 
     One chunk is a program's own, so it goes through the blocks of an axis itself, where that takes
     the least time of all ways that fit.
@@ -86,14 +84,19 @@ def finished(part: Part, load: Workload, whole: bool = False) -> Finished:
         program = fill_padding(bare_operands(met))
         axes = () if whole else free_axes(program)
         ways = [
-            Finished(scheduled(program, axis, part.kind), axis, "", part.kind)
+            Finished(scheduled(program, axis, part.kind), axis, "", False, part.kind)
             for axis in axes or ("",)
         ]
         return min(ways, key=lambda w: (max(1.0, tightness(w.fit, load)), total([w.fit], load)))
-    ways = [Finished(_ready(met), "", "", "chunk")]
+    ways = [Finished(_ready(met), "", "", False, "chunk")]
     plain = _ready(own)
-    ways += [Finished(plain, "", axis, "chunk") for axis in round_axes(plain)]
-    ways = [replace(w, program=scheduled(w.program, w.axis, w.kind, bool(w.looped))) for w in ways]
+    for axis in round_axes(plain):
+        program = loaded_apart(plain, axis) if spare else plain
+        ways.append(Finished(program, "", axis, spare, "chunk"))
+    ways = [
+        replace(w, program=scheduled(w.program, w.axis, w.kind, bool(w.looped), w.spare))
+        for w in ways
+    ]
     return min(ways, key=lambda w: (max(ROOM, tightness(w.fit, load)), total([w.fit], load)))
 
 

@@ -85,7 +85,7 @@ class KernelText(Arrays):
 
     def _write_rounds(self, body: Body) -> None:
         """Every round over the blocks of an axis: what is before its loop, the loop, its stores."""
-        parts = rounds(self.program, self.what.looped)
+        parts = rounds(self.program, self.what.looped, self.what.spare)
         body.in_rounds(parts)
         size = self.length(self.program.sizes[self.what.looped])
         block = self.index[self.what.looped].block

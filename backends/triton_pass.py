@@ -6,13 +6,17 @@ from collections.abc import Iterable
 
 from lacc.backends.device_kernel import KernelSpec
 from lacc.backends.device_pass import DevicePass
-from lacc.backends.triton_cut import CHUNKS, MAY, Finished, finished, fits, wider, workload
+from lacc.backends.triton_cut import CHUNKS, CLOSE, MAY, Finished, finished, wider, workload
 from lacc.backends.triton_kernel import KernelText
-from lacc.runtime.launching import Workload, total
+from lacc.runtime.launching import Workload, tightness, total
+from lacc.tile.cuts import cut
 from lacc.tile.fit import Fit
 from lacc.tile.pad import fill_padding
-from lacc.tile.partition import Part
+from lacc.tile.partition import Part, Partitioner
 from lacc.tile.program import Program
+
+LARGEST = 140
+"""Values at most of a program that is searched for cuts, which takes a second or two."""
 
 
 class TritonPass(DevicePass[KernelText]):
@@ -21,11 +25,21 @@ class TritonPass(DevicePass[KernelText]):
     chunks = CHUNKS
     pairs = "block(run.C, 16)"
 
+    @property
+    def ways(self) -> tuple[tuple[Partitioner, int], ...]:
+        """Cut kernels hold less in shorter chunks, too: they are laid out for the longest."""
+        small = len(self.backward_program.body) <= LARGEST
+        return (*super().ways, *([(cut, self.chunks[0])] if small else []))
+
     def _fits(self, part: Part) -> bool:
-        return fits(part, self._workload, self._wide)
+        return self._tight(part) <= 1
 
     def _may_fit(self, part: Part) -> bool:
-        return fits(part, self._workload, self._wide, MAY)
+        return self._tight(part) * CLOSE <= MAY
+
+    def _tight(self, part: Part) -> float:
+        ready = finished(part, self._wide, spare=self.way is cut)
+        return tightness(ready.fit, self._workload) / CLOSE
 
     @property
     def _workload(self) -> Workload:
@@ -38,7 +52,7 @@ class TritonPass(DevicePass[KernelText]):
     def _kernel(
         self, name: str, part: Part, *, backward: bool, remade: Program | None = None
     ) -> KernelText:
-        ready = finished(part, self._wide, whole=remade is not None)
+        ready = finished(part, self._wide, remade is not None, self.way is cut)
         what = KernelSpec(
             name,
             self._doc(part, ready.program),
@@ -51,6 +65,7 @@ class TritonPass(DevicePass[KernelText]):
             part.carries,
             remade=fill_padding(remade) if remade is not None else None,
             optional=self.optional,
+            spare=ready.spare,
         )
         return KernelText(self.spec, what)
 
@@ -92,8 +107,7 @@ class TritonPass(DevicePass[KernelText]):
     @staticmethod
     def _micros(kernels: Iterable[KernelText], load: Workload) -> float:
         """Microseconds that kernels should take one after another."""
-        each = (Finished(k.what.program, k.what.split, k.what.looped, k.what.kind) for k in kernels)
-        return 1e6 * total((one.fit for one in each), load)
+        return 1e6 * total(map(_fit, kernels), load)
 
     def planned(self) -> list[str]:
         """The tables of the kernels that a plan compares."""
@@ -104,10 +118,13 @@ class TritonPass(DevicePass[KernelText]):
         """What launches are chosen by, for the kernels of each way."""
         ways = {"FUSED": self.fused, "SPLIT": self.split, "BACK": self.back}
         return {
-            f"{way}_{self.number}": {
-                k.what.name: Finished(k.what.program, k.what.split, k.what.looped, k.what.kind).fit
-                for k in kernels
-            }
+            f"{way}_{self.number}": {k.what.name: _fit(k) for k in kernels}
             for way, kernels in ways.items()
             if kernels
         }
+
+
+def _fit(kernel: KernelText) -> Fit:
+    """What the launch of a kernel is chosen by."""
+    what = kernel.what
+    return Finished(what.program, what.split, what.looped, what.spare, what.kind).fit

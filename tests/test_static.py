@@ -42,7 +42,6 @@ CLASSES = {
 """Examples of classes of transitions, and sizes."""
 
 SPILLS = {
-    "gated_deltanet": {"backward_0c": 128},
     "slstm": {"backward_token": 48},
     "softmax_attention": {"attend_keys_kernel": 120},
 }

@@ -100,12 +100,16 @@ def fewest_covering(edges: Collection[tuple[Hashable, Hashable]]) -> set[Hashabl
     return cover
 
 
+class Uncuttable(ValueError):
+    """Edges of infinite capacity lead from a source to a sink."""
+
+
 def cheapest_cut(
     edges: Mapping[tuple[Hashable, Hashable], float], source: Hashable, sink: Hashable
 ) -> set[Hashable]:
     """The nodes on the side of ``source`` where edges (from, to) -> capacity, which may be
     infinite, are cut at the least sum so that nothing reaches ``sink``; empty where no edge ends
-    there."""
+    there. `Uncuttable` where no finite sum does."""
     if not any(to == sink for _, to in edges):
         return set()
     import networkx as nx
@@ -116,5 +120,8 @@ def cheapest_cut(
             graph.add_edge(a, b)
         else:
             graph.add_edge(a, b, capacity=round(capacity * 1024))
-    _, (near, _) = nx.minimum_cut(graph, source, sink)
+    try:
+        _, (near, _) = nx.minimum_cut(graph, source, sink)
+    except nx.NetworkXUnbounded:
+        raise Uncuttable from None
     return set(near)

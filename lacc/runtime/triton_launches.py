@@ -170,12 +170,14 @@ def settled(
     arguments: Callable[[Launch], tuple[tuple[Any, ...], dict[str, Any]]],
 ) -> Launch:
     """How a kernel is launched: as the model says, or, where a binary spills registers that the
-    model has not seen, as the next best that does not, of `TRIES`."""
+    model has not seen, as the next best that does not, of `TRIES`: with less loaded ahead, then in
+    other blocks."""
     first = launch(name, fit, call)
     if not call.device or (name, bucket(call)) in TUNED:
         return first
     spills: dict[Launch, int] = {}
     others = [x for x in sparing(fit, call) if x != first]
+    others.sort(key=lambda x: (x.block, x.warps) != (first.block, first.warps))
     for config in [first, *others][:TRIES]:
         given, constants = arguments(config)
         options = {"num_warps": config.warps, "num_stages": config.stages}

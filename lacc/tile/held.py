@@ -195,7 +195,7 @@ class Held:
         meaning = OPS[inst.op].numpy
         if all(isinstance(x, float) for x in held) and meaning is not None:
             with np.errstate(all="ignore"):
-                found = float(meaning(*held))
+                found = float(meaning(*map(np.float64, held)))
             return ANY if math.isnan(found) else found
         calm = inst.op in FINITE_OF_FINITE and all(map(finite, held))
         return FINITE if calm or inst.op in COMPARISONS else ANY

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lacc.tile.pressure import matrix_product
-from lacc.tile.program import Axes, Program, Tiles
+from lacc.tile.program import Axes, Inst, Program, Tiles
 from lacc.tile.rebuild import rebuild
 from lacc.tile.row_factors import scale, times
 
@@ -96,3 +96,24 @@ def _place(f: Tiles, axes: Axes, found: list[tuple[int, list[int]]], at: int, fa
         other = f.body[other].ins[0]
     fits = set(f.axes(factor)) <= set(f.axes(found[1 - at][0]))
     return 1 - at if fits and f.body[other].op != "load" else at
+
+
+def loaded_apart(program: Program, axis: str) -> Program:
+    """Tiles without ``axis`` that products of matrices take and others use, too, are loaded once
+    for either: an operand waits for all blocks of the axis in shared memory, not in registers."""
+    body: list[Inst] = []
+    new: list[int] = []
+    own: dict[int, int] = {}
+    uses = [set[bool]() for _ in program.body]
+    for n, inst in reversed([*enumerate(program.body)]):
+        for i in inst.ins:
+            uses[i] |= uses[n] if inst.op == "rename" else {matrix_product(program, inst)}
+    for n, inst in enumerate(program.body):
+        product = matrix_product(program, inst) or (inst.op == "rename" and uses[n] == {True})
+        ins = tuple(own.get(i, new[i]) if product else new[i] for i in inst.ins)
+        new.append(len(body))
+        body.append(replace(inst, ins=ins))
+        if inst.op == "load" and axis not in inst.axes and len(uses[n]) == 2:
+            own[n] = len(body)
+            body.append(inst)
+    return Program(tuple(body), {name: new[n] for name, n in program.outs.items()}, program.sizes)

@@ -10,26 +10,22 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from lacc.tile.fit import Lengths
-from lacc.tile.pressure import fit
+from lacc.tile.pressure import pressure
 from lacc.tile.program import TIME, Program
+from lacc.tile.rounds import rounds
 
 TOKENS, CHANNELS = 64, 128
 """What lengths are taken to be, where a program leaves them open."""
 
 
-def scheduled(program: Program, split: str, kind: str = "loop", looped: bool = False) -> Program:
+def scheduled(
+    program: Program, split: str, kind: str = "loop", looped: bool = False, spare: bool = False
+) -> Program:
     """The order of least pressure among that of the program and those found; `fit`'s arguments."""
     found = [sunk(program), sunk(reordered(program, greedy(program)))]
-    return min(found, key=lambda p: pressure(p, split, kind, looped))
-
-
-def pressure(program: Program, split: str, kind: str, looped: bool) -> float:
-    """Entries that are in registers at once, at the fullest point."""
-    need = fit(program, split, kind, looped)
-    names = {a for tiles in need.registers for _, tile in tiles for a in tile}
-    at = Lengths({**dict.fromkeys(names, CHANNELS), "t": TOKENS, "/": TOKENS, "~": 1})
-    return max(map(at.entries, need.registers), default=0.0)
+    if looped and spare:
+        found = [in_rounds(p, split) for p in found]
+    return min(found, key=lambda p: pressure(p, split, kind, looped, spare, TOKENS, CHANNELS))
 
 
 def entries(program: Program, n: int) -> int:
@@ -98,3 +94,9 @@ def sunk(program: Program) -> Program:
     """The same order, with every load and view right before its first use."""
     stays = [n for n, inst in enumerate(program.body) if inst.op not in ("load", "rename")]
     return reordered(program, stays)
+
+
+def in_rounds(program: Program, axis: str) -> Program:
+    """The program with the values of every spare round over blocks of an axis after one another."""
+    parts = rounds(program, axis, spare=True)
+    return reordered(program, [n for part in parts for n in (*part.before, *part.inside)])

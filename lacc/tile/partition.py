@@ -54,6 +54,15 @@ class Part:
     carries: tuple[str, ...] = ()
 
 
+Tight = Callable[[Part], float]
+"""What a kernel holds at once, as parts of what a chip has."""
+
+Partitioner = Callable[
+    [Program, str, Mapping[str, int], Collection[str], int, Tight], tuple[Part, ...]
+]
+"""`partition`, or what cuts otherwise."""
+
+
 def in_one_loop(program: Program, carried: str, starts: Collection[str]) -> tuple[Part, ...]:
     """All of it in one kernel; ``starts`` are states that are kept as each chunk finds them."""
     states = _carried(program, carried)
@@ -70,11 +79,11 @@ def partition(
     dims: Mapping[str, int],
     starts: Collection[str],
     chunk: int = 64,
-    fits: Callable[[Part], bool] = lambda part: True,
+    tight: Tight = lambda part: 0.0,
 ) -> tuple[Part, ...]:
     """Loops over the carried states alone, everything else for all chunks at once; what does not
-    fit on the chip at once in several kernels."""
-    return _Partition(program, carried, dims, starts, chunk, fits).parts()
+    fit on the chip at once, where a kernel is more than 1 ``tight``, in several kernels."""
+    return Partition(program, carried, dims, starts, chunk, tight).parts()
 
 
 def start_name(state: str, carried: str = "state") -> str:
@@ -103,7 +112,7 @@ def _carried(program: Program, carried: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*program.loads(carried), *outs)))
 
 
-class _Partition:
+class Partition:
     def __init__(
         self,
         program: Program,
@@ -111,10 +120,10 @@ class _Partition:
         dims: Mapping[str, int],
         starts: Collection[str],
         chunk: int,
-        fits: Callable[[Part], bool],
+        tight: Tight,
     ) -> None:
         self.program, self.body, self.carried = program, program.body, carried
-        self.dims, self.chunk, self.fits = dims, chunk, fits
+        self.dims, self.chunk, self.tight = dims, chunk, tight
         self.in_order = IN_ORDER[0]
         found, self.loops = phases(program, carried)
         self.phase = list(found)
@@ -153,18 +162,20 @@ class _Partition:
         """The kernels of a phase, the last one first."""
         for self.in_order in IN_ORDER:
             part, kept = self._try(phase, roots, self._needed_now(phase, roots))
-            if phase % 2 == 0 or self.fits(part):
+            if phase % 2 == 0 or self.tight(part) <= 1:
                 break
-        groups = [roots] if phase % 2 or self.fits(part) else self._groups(part.program, roots)
+        groups = (
+            [roots] if phase % 2 or self.tight(part) <= 1 else self._groups(part.program, roots)
+        )
         if len(groups) == 1:
-            self._asked(phase, kept, {})
+            self._asked(phase, kept, None)
             return [part]
         found = []
         while groups:
             last = groups.pop()
             own = set(last.values()) if groups else self._needed_now(phase, last)
             part, kept = self._try(phase, last, own, [n for g in groups for n in g.values()])
-            self._asked(phase, kept, groups[-1] if groups else {})
+            self._asked(phase, kept, groups[-1] if groups else None)
             found.append(part)
         return [part for part in found if part.program.outs]
 
@@ -181,14 +192,21 @@ class _Partition:
         new = {k: n for k, n in roots.items() if n not in kept or not k.startswith("kept:")}
         return Part("loop" if group else "chunk", self._built(new, kept), group), kept
 
-    def _asked(self, phase: int, kept: Iterable[int], before: dict[str, int]) -> None:
+    def _asked(self, phase: int, kept: Iterable[int], before: dict[str, int] | None) -> None:
         """Asks for what is to be kept: of the kernel ``before`` in the same phase, or of the phase
         that a value belongs to where that has kernels anyway."""
         for n in sorted(kept):
-            own = self.phase[n]
-            alone = bool(before) and own % 2 == 0 and not self.roots.get(own)
-            home = before if own == phase or alone else self.roots.setdefault(own, {})
+            here = before if self._here(n, phase) else None
+            home = self.roots.setdefault(self.phase[n], {}) if here is None else here
             home[f"kept:{self._name(n)}"] = n
+
+    def _here(self, n: int, phase: int) -> bool:
+        """Whether a value is made by the kernels of a phase, if at all before the last of them."""
+        return self.phase[n] == phase or self._alone(n)
+
+    def _alone(self, n: int) -> bool:
+        """Whether a value belongs to a phase between loops that has no kernel else."""
+        return self.phase[n] % 2 == 0 and not self.roots.get(self.phase[n])
 
     def _groups(self, program: Program, roots: Mapping[str, int]) -> list[dict[str, int]]:
         """Outputs that may be cut along the same axis together, those along none with those they
@@ -198,9 +216,7 @@ class _Partition:
         for name, n in roots.items():
             alone = prune(Program(program.body, {name: program.outs[name]}, program.sizes))
             groups.setdefault(next(iter(free_axes(alone)), ""), {})[name] = n
-            needs[name] = {
-                i for i in self._below([n], ()) if self.body[i].op in ("contract", *SERIAL)
-            }
+            needs[name] = self._products([n])
         loose = groups.pop("", {}) if len(groups) > 1 else {}
         for name, n in loose.items():
             best = max(
@@ -212,6 +228,10 @@ class _Partition:
             small = found.pop(0)
             found[0] = small | found[0]
         return found
+
+    def _products(self, roots: Collection[int]) -> set[int]:
+        """The products that values take."""
+        return {i for i in self._below(roots, ()) if self.body[i].op in ("contract", *SERIAL)}
 
     def _name(self, n: int) -> str:
         """A name for a kept value that no other has."""
@@ -258,9 +278,11 @@ class _Partition:
         roots: Mapping[str, int],
         own: Collection[int],
         before: Collection[int] = (),
+        barred: Collection[int] = (),
     ) -> set[int]:
-        """The values of earlier kernels that a kernel which computes ``own`` takes from memory;
-        kernels ``before`` it in the same phase have roots of their own.
+        """The values of earlier kernels that a kernel which computes ``own`` takes from memory,
+        those that it is ``barred`` from making in any case; kernels ``before`` it in the same phase
+        have roots of their own.
 
         Each value is *made* here, or not; and *had*, if need be from memory, which counts what an
         earlier kernel has to do only for that. One in the same phase does nothing only for that: it
@@ -275,9 +297,9 @@ class _Partition:
             here, there = (n, "made"), (n, "had")
             edges[here, there] = self._bytes(n, n in asked)
             if not self._is_load(n):
-                apart = bool(before) and n not in known
+                apart = bool(before) and n not in known and self._here(n, phase)
                 edges[here, there] += inf if apart else self._only_for(n, known)
-            edges["memory", here] = self._price(n, phase)
+            edges["memory", here] = inf if n in barred else self._price(n, phase)
             for i in self.body[n].ins:
                 edges[(i, "had"), here] = inf
             if n in wanted:

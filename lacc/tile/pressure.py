@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import product
+from math import prod
 
 from lacc.ir.ops import OPS
 from lacc.spec.shapes import Size
@@ -68,12 +69,29 @@ DIM = (16, 128)
 """Entries along axes for which one of several sets of tiles may be the largest."""
 
 
-def fit(program: Program, split: str, kind: str = "loop", looped: bool = False) -> Fit:
+def fit(
+    program: Program, split: str, kind: str = "loop", looped: bool = False, spare: bool = False
+) -> Fit:
     """What the kernel of ``program`` needs whose programs share the axis ``split`` ("" for none),
-    or go through its blocks one after another (``looped``); ``kind`` as in `Fit`. In a loop or by
-    token the states of "dstate" loads are carried where there are any, else those of "state" loads.
+    or go through its blocks one after another (``looped``, in `rounds`); ``kind`` as in `Fit`. In
+    a loop or by token the states of "dstate" loads are carried where there are any, else those of
+    "state" loads.
     """
-    return _Pressure(program, split, kind, looped).fit()
+    return _Pressure(program, split, kind, looped, spare).fit()
+
+
+def pressure(
+    program: Program,
+    split: str,
+    kind: str,
+    looped: bool,
+    spare: bool,
+    tokens: int,
+    channels: int,
+) -> float:
+    """Entries that are in registers at once, at the fullest point, with so many along an axis of
+    time, or of a block, and along others; else `fit`'s arguments."""
+    return _Pressure(program, split, kind, looped, spare).most(tokens, channels)
 
 
 def matrix_product(program: Program, inst: Inst) -> bool:
@@ -85,9 +103,9 @@ def matrix_product(program: Program, inst: Inst) -> bool:
 
 
 class _Pressure:
-    def __init__(self, program: Program, split: str, kind: str, looped: bool) -> None:
+    def __init__(self, program: Program, split: str, kind: str, looped: bool, spare: bool) -> None:
         self.program = program
-        self.rounds = rounds(program, split) if looped else ()
+        self.rounds = rounds(program, split, spare) if looped else ()
         self.split = split
         self.kind = kind
         self.body = program.body
@@ -112,13 +130,35 @@ class _Pressure:
             looped=bool(self.rounds),
         )
 
+    def most(self, tokens: int, channels: int) -> float:
+        """Entries that are in registers at the fullest point, of operands those that other values
+        need, too."""
+
+        def entries(tile: Tile) -> int:
+            return prod(tokens if a in ("t", "/") else channels for a in tile if a != "~")
+
+        own = [*map(entries, self._tiles)]
+        only = {n for n in self._operands if all(map(self._multiplies, self._users[n]))}
+        return max(
+            (
+                sum(own[n] for n in self._held[now] - only)
+                + sum(count * entries(tile) for count, tile in self._temporary(self.body[now]))
+                for now in range(self.end)
+            ),
+            default=0.0,
+        )
+
     def _named(self, axes: Axes) -> Tile:
         """Axes as a `Tile` has them."""
         named = {self.split: "/", **dict.fromkeys(TIME, "t")}
         return tuple(sorted(named.get(a) or str(self.program.sizes[a]) for a in axes))
 
     def _tile(self, n: int) -> Tile:
-        return self._named(self.body[n].axes)
+        return self._tiles[n]
+
+    @cached_property
+    def _tiles(self) -> list[Tile]:
+        return [self._named(inst.axes) for inst in self.body]
 
     # ---- where values are ------------------------------------------------------------------------
 
@@ -170,15 +210,20 @@ class _Pressure:
 
     @cached_property
     def _operands(self) -> frozenset[int]:
-        """Loads that only products of matrices use."""
+        """Loads that products of matrices use."""
         return frozenset(
             n
             for n, users in enumerate(self._users)
-            if self._moved(n) and users and all(map(self._multiplies, users))
+            if self._moved(n) and any(map(self._multiplies, users))
         )
 
     def _multiplies(self, n: int) -> bool:
-        return matrix_product(self.program, self.body[n])
+        return n in self._products
+
+    @cached_property
+    def _products(self) -> frozenset[int]:
+        """Products of matrices."""
+        return frozenset(n for n, i in enumerate(self.body) if matrix_product(self.program, i))
 
     # ---- what lives at once ----------------------------------------------------------------------
 
@@ -202,6 +247,30 @@ class _Pressure:
             self._through(part, found)
         return found
 
+    @cached_property
+    def _held(self) -> list[set[int]]:
+        """What is held at each point."""
+        return self._spread(self._lives)
+
+    @cached_property
+    def _read(self) -> list[set[int]]:
+        """The operands that are in registers at each point, for other uses than products."""
+        found = {}
+        for n in self._operands & self._lives.keys():
+            users = [m for m in self._users[n] if not self._multiplies(m)]
+            if users:
+                last = max(users)
+                found[n] = (n, last - self._replaces(last))
+        return self._spread(found)
+
+    def _spread(self, lives: Mapping[int, tuple[int, int]]) -> list[set[int]]:
+        """The values that live at each point."""
+        found: list[set[int]] = [set() for _ in self.body]
+        for n, (first, last) in lives.items():
+            for now in range(first, min(last + 1, self.end)):
+                found[now].add(n)
+        return found
+
     def _through(self, part: Round, lives: dict[int, tuple[int, int]]) -> None:
         """What a loop over blocks adds up is held from its begin, what it needs to its end."""
         if not part.inside:
@@ -220,22 +289,24 @@ class _Pressure:
 
     def _alive(self, now: int) -> tuple[Tiles, Tiles]:
         """What is in registers, and in shared memory, while ``now`` is computed."""
-        held = [n for n, (first, last) in self._lives.items() if first <= now <= last]
-        registers = [n for n in held if n not in self._operands]
-        shared = [n for n in held if n in self._operands]
+        registers = self._held[now] - self._operands | self._read[now]
+        shared = [*(self._held[now] & self._operands)]
         inst = self.body[now]
         if self._multiplies(now):
             shared += {*inst.ins} - {*shared}
         temporary = list(self._temporary(inst))
         return (
-            counted([*((1.0, self._laid(n)) for n in registers), *temporary]),
+            counted([*((1.0, self._laid[n]) for n in registers), *temporary]),
             counted((1.0, self._tile(n)) for n in shared),
         )
 
-    def _laid(self, n: int) -> Tile:
-        """The tile of a value, marked where no product of matrices says which thread has what."""
-        near = (n, *self._users[n])
-        return self._tile(n) if any(map(self._multiplies, near)) else (*self._tile(n), "~")
+    @cached_property
+    def _laid(self) -> list[Tile]:
+        """The tile of each value, marked where no product of matrices says who has what."""
+        return [
+            tile if not self._products.isdisjoint((n, *self._users[n])) else (*tile, "~")
+            for n, tile in enumerate(self._tiles)
+        ]
 
     def _temporary(self, inst: Inst) -> Iterator[tuple[float, Tile]]:
         large, pairs = TEMPORARIES.get(inst.op, (0, 0))

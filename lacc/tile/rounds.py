@@ -3,14 +3,15 @@ never whole, however long it is.
 
 Every round goes through all blocks. What is summed along the axis is complete when its round ends,
 and what needs such a sum waits for the next round; a value along the axis that several rounds need
-is computed, or loaded, in each of them.
+is computed, or loaded, in each of them. In *spare* rounds pairs of tokens are apart, and what no
+block changes is computed late, so that little waits for the end of a loop.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lacc.tile.program import TIME, Program
+from lacc.tile.program import TIME, Inst, Program
 
 SUMMED = {"contract": "+", "sum": "+", "gram": "+", "largest": "maximum", "smallest": "minimum"}
 """Ops that go over an axis, and how what blocks give is joined."""
@@ -48,8 +49,8 @@ def round_axes(program: Program) -> tuple[str, ...]:
     return tuple(found)
 
 
-def rounds(program: Program, axis: str) -> tuple[Round, ...]:
-    """The rounds over blocks of ``axis``; the last one may have no loop."""
+def rounds(program: Program, axis: str, spare: bool = False) -> tuple[Round, ...]:
+    """The rounds over blocks of ``axis``, of which some may have no loop; ``spare`` as above."""
     body = program.body
     stage: list[int] = []
     along: set[int] = set()
@@ -60,20 +61,64 @@ def rounds(program: Program, axis: str) -> tuple[Round, ...]:
             along.add(n)
         elif of:
             joined.add(n)
-        stage.append(max((stage[i] for i in inst.ins), default=0) + (n in joined))
+        begun = max((stage[i] for i in inst.ins), default=0)
+        stage.append(begun + 1 + (spare and _waits(inst, begun)) if n in joined else begun)
     assert all(body[n].op in SUMMED for n in joined), "an axis without rounds"
-    outs = {name: stage[n] for name, n in program.outs.items() if n in along}
+    outs = {
+        name: stage[n] + (spare and _waits(body[n], stage[n]))
+        for name, n in program.outs.items()
+        if n in along
+    }
     count = max([*(stage[n] for n in joined), *(s + 1 for s in outs.values())], default=0)
-    found = []
-    for number in range(count + 1):
-        ends = {n for n in joined if stage[n] == number + 1}
-        stored = tuple(name for name, s in outs.items() if s == number)
-        inside = _needed(program, along, {*ends, *(program.outs[name] for name in stored)})
-        plain = tuple(
-            n for n in range(len(body)) if n not in along and n not in joined and stage[n] == number
+    ends = [{n for n in joined if stage[n] == number + 1} for number in range(count + 1)]
+    stored = [tuple(n for n, s in outs.items() if s == number) for number in range(count + 1)]
+    inside = [
+        _needed(program, along, {*ends[number], *(program.outs[n] for n in stored[number])})
+        for number in range(count + 1)
+    ]
+    looped = along | joined
+    before = _late(program, stage, inside, looped) if spare else stage
+    return tuple(
+        Round(
+            tuple(n for n, turn in enumerate(before) if turn == number and n not in looped),
+            tuple(sorted(inside[number])),
+            frozenset(ends[number]),
+            stored[number],
         )
-        found.append(Round(plain, tuple(sorted(inside)), frozenset(ends), stored))
-    return tuple(found)
+        for number in range(count + 1)
+    )
+
+
+def _late(
+    program: Program, stage: list[int], inside: list[set[int]], looped: set[int]
+) -> list[int]:
+    """The round before whose loop each value is computed that is not ``looped``: as late as no more
+    room is taken by what it needs than it takes itself."""
+    body = program.body
+    users: list[list[int]] = [[] for _ in body]
+    for n, inst in enumerate(body):
+        for i in inst.ins:
+            users[i].append(n)
+    turns = [
+        [number for number, values in enumerate(inside) if n in values] for n in range(len(body))
+    ]
+    ends = {*program.outs.values()}
+    for n in reversed(range(len(body))):
+        if n in looped:
+            continue
+        turns[n] = [stage[n]]
+        large = [i for i in body[n].ins if len(body[i].axes) > 1]
+        dying = [i for i in large if body[i].op != "load" and users[i] == [n]]
+        grows = len(body[n].axes) > 1 or not large
+        if users[n] and n not in ends and grows and len(dying) < 2:
+            turns[n] = [max(stage[n], min(turns[u][0] for u in users[n]))]
+    return [turn[0] if turn else 0 for turn in turns]
+
+
+def _waits(inst: Inst, begun: int) -> bool:
+    """Whether a value is joined or stored a round after ``begun``: one in turn is for tiles of
+    pairs of tokens, which take much room until they are used, the next for others."""
+    return begun % 2 == ({*inst.axes} >= {*TIME})
 
 
 def _needed(program: Program, along: set[int], ends: set[int]) -> set[int]:
