@@ -82,9 +82,8 @@ class Plan:
         fits = (1 if self.apart else heads) * price_at(self.tile, at) <= self.cached
         moved = price_at(self.moved, at) * (self.near if fits else self.far)
         saved = self.saved * price_at(self.products, at) if C >= WIDE and self.saved else 0.0
-        each = heads * (price_at(self.chunk, at) - saved + moved) + times * price_at(
-            self.chunk_calls, at
-        )
+        chunk = price_at(self.chunk, at) - saved + moved
+        each = heads * chunk + times * price_at(self.chunk_calls, at)
         blocks = -(-whole // n) * times * price_at(self.block_calls, at)
         rest = self.by_chunk(tail, tail, heads, dims, T - tail) if tail else 0.0
         return whole * each + blocks + rest
