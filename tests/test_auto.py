@@ -270,3 +270,19 @@ def test_autocast_leaves_each_argument_its_dtype() -> None:
         assert (o.dtype, state.S.dtype) == (torch.bfloat16, torch.float32)
         o.float().sum().backward()
     assert q.grad.dtype == torch.float32 and g.grad.dtype == torch.float32
+
+
+@compiled_c
+def test_tokens_in_place_go_by_the_kernel_of_their_tensors() -> None:
+    """A stepper is that of C, and outputs are written where they are wanted."""
+    x = dict(zip("qkvg", drawn()))
+    o, state = kernel()(**x)
+    place = torch.full((B, T, H + 1, V), torch.nan)
+    end = kernel().fill({"o": place[:, :, 1:]}, x)
+    assert torch.equal(place[:, :, 1:], o) and torch.equal(end.S, state.S)
+    assert place[:, :, 0].isnan().all()
+    stepper = kernel().stepper(**{n: y[:, 0] for n, y in x.items()})
+    assert type(stepper).__name__ == "BoundTensors"
+    for t in range(T):
+        last = stepper(*(y[:, t] for y in x.values()))
+    assert (last - o[:, -1]).abs().max() < 1e-5
