@@ -22,7 +22,11 @@ from lacc.static.launches import MIB
 REPORT = ROOT / "tests" / "static" / "cuda.md"
 TABLE = ROOT / "tests" / "static" / "cuda_kernels.md"
 SIZES = {"B": 1, "T": 4096, "H": 16}
-BUILT = [("gla", 64, "sm_90"), ("gla", 128, "sm_90"), ("gated_deltanet", 128, "sm_90")]
+BUILT = [
+    *(("gla", width, "sm_90") for width in (64, 128)),
+    *(("gated_deltanet", 128, architecture) for architecture in ("sm_80", "sm_90", "sm_100")),
+    ("simple_gla", 128, "sm_90"),
+]
 """Example, the width of its dims, architecture: what the table has rows of."""
 HEAD = """\
 What nvcc makes of the kernels of a call with B = 1, T = 4096, H = 16 in bfloat16, dims as wide as
