@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice, permutations
 
 ROUNDS = 2
@@ -26,7 +27,7 @@ class Piece:
     cheap: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Needs:
     """What pieces of work hold of tiles of some ``sizes``; those of ``sums`` are added up in any
     order."""
@@ -57,28 +58,45 @@ class Needs:
     def profile(self, order: Sequence[int] | None = None) -> list[int]:
         """The numbers that are held at each piece of work."""
         order = range(len(self.works)) if order is None else order
-        first, last = dict[str, int](), dict[str, int]()
+        touched, sizes = self._touched
+        first, last = [-1] * len(sizes), [0] * len(sizes)
         for at, k in enumerate(order):
-            for tile in self.works[k].makes | self.works[k].reads:
-                first.setdefault(tile, at)
+            for tile in touched[k]:
                 last[tile] = at
+                if first[tile] < 0:
+                    first[tile] = at
         changes = [0] * (len(order) + 1)
-        for tile, at in first.items():
-            size = self.sizes.get(tile, 0)
-            changes[at] += size
-            changes[last[tile] + 1] -= size
+        for begin, end, size in zip(first, last, sizes):
+            changes[begin] += size
+            changes[end + 1] -= size
         now, found = 0, []
         for at, k in enumerate(order):
             now += changes[at]
             found.append(now + self.works[k].room)
         return found
 
+    @cached_property
+    def _touched(self) -> tuple[list[list[int]], list[int]]:
+        """The numbers of the tiles that each piece touches and that take memory, and their sizes:
+        counted so, since `profile` is asked for thousands of orders."""
+        numbers = dict[str, int]()
+        touched = [
+            [
+                numbers.setdefault(tile, len(numbers))
+                for tile in sorted(work.makes | work.reads)
+                if self.sizes.get(tile)
+            ]
+            for work in self.works
+        ]
+        return touched, [self.sizes[tile] for tile in numbers]
+
 
 def ordered(needs: Needs) -> list[int]:
     """The order of pieces of work in which the least is held at once, of those tried."""
     before = needs.before()
     plain = list(range(len(needs.works)))
-    best = min(plain, _greedy(needs, before), *_by_ends(needs, before), key=needs.held)
+    orders = map(tuple, (plain, _greedy(needs, before), *_by_ends(needs, before)))
+    best = [*min(dict.fromkeys(orders), key=needs.held)]
     least = needs.held(best)
     for _ in range(ROUNDS):
         start = least

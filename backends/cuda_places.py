@@ -36,9 +36,12 @@ def placed(tiles: Sequence[Tile], settings: Sequence[Mapping[str, int]], limit: 
     every = [[tile.at(sizes) for tile in tiles] for sizes in settings]
     least = [(max(0, held(x) - limit), min(limit, held(x))) for x in every]
     best, fewest = [*range(len(tiles))], (1 << 60, 0)
-    for start in _orders(every[0]):
-        order = start
+    seen = set[tuple[int, ...]]()
+    for order in _orders(every[0]):
         for _ in range(TRIES):
+            if (known := tuple(order)) in seen:
+                break
+            seen.add(known)
             needs, worst = zip(*(_needs([x[k] for k in order], limit) for x in every))
             total = sum(far for far, _ in needs), sum(near for _, near in needs)
             if total < fewest:

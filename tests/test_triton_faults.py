@@ -81,10 +81,16 @@ o = S[t].T @ q
 }
 
 
-def test_kernels_are_the_recurrence_where_they_were_not() -> None:
+@pytest.mark.parametrize("turn", (0, pytest.param(1, marks=pytest.mark.full)))
+def test_kernels_are_the_recurrence_where_they_were_not(turn: int) -> None:
+    """Launched at once and one after another by turns, and the other way round with -m full."""
+    ways = ("fused", "split")
+    specs = {
+        name: (HEAD + text, ways[(n + turn) % 2]) for n, (name, text) in enumerate(SPECS.items())
+    }
     done = subprocess.run(
         [sys.executable, "-W", "error:tl.where", triton_faults.__file__],
-        input=json.dumps({name: HEAD + text for name, text in SPECS.items()}),
+        input=json.dumps(specs),
         cwd=Path(triton_faults.__file__).parent,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1"},
         capture_output=True,

@@ -60,7 +60,7 @@ SOME: dict[str, dict[str, Check]] = {
         "bfloat16": of(CHECKS["bfloat16"], "chunk"),
         "in place": in_place,
     },
-    "split": {"once": of(once, "chunk", "parallel"), "packed": of(CHECKS["packed"], "chunk")},
+    "split": {"once": of(once, "chunk", "parallel")},
 }
 """What is checked of each way of launching."""
 

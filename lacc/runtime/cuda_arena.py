@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -125,17 +126,17 @@ def fitted(tiles: Sequence[Held], limit: int) -> list[tuple[bool, int]]:
     """Whether each tile lies far, as it does not fit into ``limit`` numbers, and where: each at the
     first place that is free as long as it is held; the first tiles have the choice."""
     found: list[tuple[bool, int]] = []
+    lies: tuple[list[tuple[int, int, int, int]], ...] = ([], [])  # place, its end; from, to when
     for many, first, last in tiles:
         for far in (False, True):
             place = 0
-            for at, end in sorted(
-                (at, at + size)
-                for (is_far, at), (size, begins, ends) in zip(found, tiles)
-                if is_far == far and begins <= last and first <= ends
-            ):
-                if at < place + many and place < end:
+            for at, end, begins, ends in lies[far]:
+                if at >= place + many:
+                    break
+                if place < end and begins <= last and first <= ends:
                     place = end
             if far or place + many <= limit:
+                insort(lies[far], (place, place + many, first, last))
                 found.append((far, place))
                 break
     return found
