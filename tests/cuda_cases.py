@@ -27,7 +27,7 @@ SOME: dict[str, dict[str, Check]] = {
         "packed": of(CHECKS["packed"], "chunk", "recurrent"),
         "in place": in_place,
     },
-    "split": {"once": of(once, "chunk"), "packed": of(CHECKS["packed"], "chunk")},
+    "split": {"once": of(once, "chunk")},
 }
 """What is checked of each way of launching."""
 

@@ -91,7 +91,7 @@ def test_every_seed_is_a_whole_round() -> None:
 
 def test_a_model_learns_and_what_it_keeps_is_counted() -> None:
     pytest.importorskip("torch")
-    settings = Settings(width=32, depth=1, steps=60, rows=8, tasks=("copying",))
+    settings = Settings(width=32, depth=1, steps=30, rows=8, tasks=("copying",))
     outcome = attempt(Trial(GLA, "copying", 2, 0), settings)
     assert outcome.failed == "" and outcome.losses[-1] < outcome.losses[0]
     assert outcome.state == 2 * 16 * 16

@@ -64,16 +64,21 @@ SOME: dict[str, dict[str, Check]] = {
 }
 """What is checked of each way of launching."""
 
+TURNS = ("packed", "bfloat16")
+"""Checks of which a case has one or the other by turns; every example has all with ``-m full``."""
+
 
 def some(name: str) -> dict[str, str]:
     """What fails of a few checks, in both ways of launching."""
+    left = TURNS[list(CASES).index(name) % 2]
     spec = lacc.load(EXAMPLES / f"{name}.la", CASES[name])
     reference = lacc.compile(spec, "reference")
     found = {}
     for way, checks in SOME.items():
         with launched(way), interpreter.checked("shuffle"):
             kernel = lacc.compile(spec, "triton")
-            report = verify(reference, [kernel], checks=checks, scale=SCALE)
+            mine = {row: check for row, check in checks.items() if row != left}
+            report = verify(reference, [kernel], checks=mine, scale=SCALE)
         for (row, column), cell in report.cells.items():
             said = [f"{f.quantity}: {f.error:.1e} > {f.limit:.1e}, {f.case}" for f in cell.failures]
             found[f"{name} {way}, {row}, {column}"] = "; ".join(said)[:1500]

@@ -330,7 +330,8 @@ def numbers() -> dict[str, Any]:
     errors: dict[str, list[float]] = {}
     for kernel in every:
         op = kernel.program.body[kernel.at].op
-        for dims, count, tokens in SETTINGS if op in LARGE else SETTINGS[:2]:
+        small = SETTINGS[1:2] if op in ENTRYWISE else SETTINGS[:2]
+        for dims, count, tokens in SETTINGS if op in LARGE else small:
             got = run(found, kernel, dims, count, tokens)
             errors[op] = [max(a, b) for a, b in zip(errors.get(op, [0.0, 0.0]), got)]
     return errors
