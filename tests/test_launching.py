@@ -154,3 +154,11 @@ def test_an_unknown_device_is_like_the_last_known_of_its_family() -> None:
     assert device_named("sm_103") is DEVICES["sm_100"]
     assert device_named("gfx951") is DEVICES["gfx950"]
     assert device_named("other") is DEVICES["sm_80"]
+
+
+def test_launches_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "_CHOSEN", {})
+    monkeypatch.setattr(launching, "REMEMBERED", 2)
+    for tokens in (64, 128, 192):
+        launch("forward", fused("gla"), replace(CALL, tokens=tokens))
+    assert [call.tokens for _, call in launching._CHOSEN] == [192]

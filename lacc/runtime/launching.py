@@ -78,6 +78,8 @@ ROOM = 1.0
 does not see."""
 TUNED: dict[tuple[str, Workload], Launch] = {}
 """Launches that were measured: by kernel and `bucket` of the call."""
+REMEMBERED = 4096
+"""Launches that are remembered; with one more, all are forgotten."""
 _CHOSEN: dict[tuple[str, Workload], Launch] = {}
 
 
@@ -100,6 +102,8 @@ def launch(kernel: str, fit: Fit, call: Workload) -> Launch:
         if not each:
             raise ValueError(too_large(kernel, fit, call))
         found = each[0]
+    if len(_CHOSEN) >= REMEMBERED:
+        _CHOSEN.clear()
     _CHOSEN[kernel, call] = found
     return found
 
