@@ -115,7 +115,8 @@ def delicate(derived: Derived) -> bool:
 
 
 def _cancels(program: Program) -> bool:
-    carried = reaches(program, {n: name for name, n in program.loads("state").items()})
+    of_states = [program.loads(kind) for kind in ("state", "last")]
+    carried = reaches(program, {n: name for loads in of_states for name, n in loads.items()})
     for inst in program.body:
         divisor = {"div": 1, "rsqrt": 0, "log": 0}.get(inst.op)
         if inst.op == "pow" and program.body[inst.ins[1]].op == "const":
