@@ -22,7 +22,7 @@ from lacc.backends.numpy_names import (
     TILES,
     WALK,
 )
-from lacc.backends.triton_cut import delicate
+from lacc.backends.rounding import delicate
 from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.spec.model import Spec

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lacc.backends.cuda_barriers import Step
-from lacc.runtime.cuda_arena import ALIGNED, Held, evaluated, fitted, held
+from lacc.runtime.cuda_arena import Held, fitted, held, in_numbers
 
 TRIES = 40
 """How often the tile that lies worst gets the first choice, for each order to begin with."""
@@ -27,7 +27,7 @@ class Tile:
 
     def at(self, sizes: Mapping[str, int]) -> Held:
         """The tile at some sizes."""
-        return -(-evaluated(self.size, sizes) // ALIGNED) * ALIGNED, self.first, self.last
+        return in_numbers((self.size, self.first, self.last), sizes)
 
 
 def placed(tiles: Sequence[Tile], settings: Sequence[Mapping[str, int]], limit: int) -> list[Tile]:

@@ -12,8 +12,8 @@ from lacc.backends.c_folded import Folded, folded
 from lacc.backends.c_host import Emitted, first_line, native_entry, public_name, python_text
 from lacc.backends.c_pass import CPass
 from lacc.backends.c_text import dim, free_dims
+from lacc.backends.rounding import delicate
 from lacc.backends.tables import attention_entry
-from lacc.backends.triton_cut import delicate
 from lacc.plan.plan import Plan
 from lacc.runtime.contract import Signature
 from lacc.tile.attention_pass import AttentionPass

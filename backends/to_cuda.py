@@ -13,9 +13,9 @@ from lacc.backends.cuda_attention import AttentionKernel, attention_kernels
 from lacc.backends.cuda_kernel import CudaKernel
 from lacc.backends.cuda_library import names, pieces
 from lacc.backends.cuda_pass import CudaPass
+from lacc.backends.rounding import delicate
 from lacc.backends.tables import attention_entry
 from lacc.backends.torch_api import public_name
-from lacc.backends.triton_cut import delicate
 from lacc.runtime.contract import Signature
 from lacc.runtime.cuda_choosing import Load, Work, spoken
 from lacc.tile.attention_pass import AttentionPass

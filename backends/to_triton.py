@@ -15,6 +15,7 @@ from pprint import pformat
 from lacc import __version__
 from lacc.backends import paste
 from lacc.backends.base import environment
+from lacc.backends.rounding import delicate
 from lacc.backends.tables import attention_entry
 from lacc.backends.torch_api import (
     ATTENTION,
@@ -24,7 +25,7 @@ from lacc.backends.torch_api import (
     host_imports,
     host_text,
 )
-from lacc.backends.triton_cut import CHUNKS, delicate, workload
+from lacc.backends.triton_cut import CHUNKS, workload
 from lacc.backends.triton_device import device
 from lacc.backends.triton_frame import PLACES
 from lacc.backends.triton_pass import TritonPass

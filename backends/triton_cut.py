@@ -1,5 +1,5 @@
 """The program of one kernel as it was cut out in, the same as it is written out: masked, in order,
-and with the axis of which its programs hold a block; what decides it, and how products round.
+and with the axis of which its programs hold a block, and what decides it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lacc.runtime.launching import ROOM, Workload, tightness, total
-from lacc.tile.attention_pass import AttentionPass
-from lacc.tile.derive import Derived
 from lacc.tile.fit import Fit
 from lacc.tile.free_axes import free_axes
 from lacc.tile.operands import bare_operands, loaded_apart
@@ -20,10 +18,8 @@ from lacc.tile.partition import WIDTH, Part
 from lacc.tile.plain_axes import plain_axes
 from lacc.tile.pressure import fit
 from lacc.tile.program import Program
-from lacc.tile.rewrite import for_kernels, meet_once
+from lacc.tile.rewrite import meet_once
 from lacc.tile.rounds import round_axes
-from lacc.tile.split import reaches
-from lacc.tile.unroll import unroll
 
 TOKENS = 4096
 CHUNKS = (64, 32)
@@ -102,27 +98,3 @@ def finished(part: Part, load: Workload, whole: bool = False, spare: bool = Fals
 
 def _ready(program: Program) -> Program:
     return fill_padding(bare_operands(program))
-
-
-def delicate(derived: Derived) -> bool:
-    """Whether errors of products grow: where an erase reflects and nothing fades, where outputs are
-    divided by what a state gives, whose gradient is a difference of terms as large, and where
-    states pass through one another."""
-    chunked = (p for p in derived.passes if not isinstance(p, AttentionPass))
-    return derived.reflects or any(
-        _cancels(unroll(for_kernels(stage.forward, "state"))) for stage in chunked
-    )
-
-
-def _cancels(program: Program) -> bool:
-    of_states = [program.loads(kind) for kind in ("state", "last")]
-    carried = reaches(program, {n: name for loads in of_states for name, n in loads.items()})
-    for inst in program.body:
-        divisor = {"div": 1, "rsqrt": 0, "log": 0}.get(inst.op)
-        if inst.op == "pow" and program.body[inst.ins[1]].op == "const":
-            divisor = 0 if float(program.body[inst.ins[1]].value) < 1 else None
-        if divisor is not None and carried[inst.ins[divisor]]:
-            return True
-        if inst.op == "chain_parts":
-            return True
-    return False

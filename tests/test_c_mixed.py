@@ -13,6 +13,7 @@ from test_c_threads import built, with_threads
 
 from lacc import driver
 from lacc.backends.c_host import Emitted
+from lacc.backends.rounding import delicate
 from lacc.runtime import caching, native
 from lacc.runtime.compiled import missing
 from lacc.runtime.kernel import Kernel
@@ -113,3 +114,12 @@ def test_variants_that_rounding_harms_do_not_round(name: str, exact: bool) -> No
     files = kernel(name).files
     assert ("#define EXACT_PRODUCTS" in files[f"{name}.c"]) == exact
     assert ("    mixes=mixes," in files[f"{name}_c.py"]) != exact
+
+
+@pytest.mark.parametrize(
+    ("name", "fine"),
+    [("gla", False), ("linear_transformer", True), ("performer_noncausal", True)],
+)
+def test_quotients_by_what_states_give_do_not_round(name: str, fine: bool) -> None:
+    """Of each token's state, and of the last one."""
+    assert delicate(driver.analyse(driver.load(ROOT / "examples" / f"{name}.la"))) is fine

@@ -122,6 +122,12 @@ def _number(x: Any, sizes: Mapping[str, int]) -> int:
     return ROOMS[x.func.id](*(_number(arg, sizes) for arg in x.args))
 
 
+def in_numbers(tile: Tile, sizes: Mapping[str, int]) -> Held:
+    """A tile at some sizes."""
+    size, first, last = tile
+    return -(-evaluated(size, sizes) // ALIGNED) * ALIGNED, first, last
+
+
 def fitted(tiles: Sequence[Held], limit: int) -> list[tuple[bool, int]]:
     """Whether each tile lies far, as it does not fit into ``limit`` numbers, and where: each at the
     first place that is free as long as it is held; the first tiles have the choice."""
@@ -151,10 +157,7 @@ def held(tiles: Sequence[Held]) -> int:
 def arena(tiles: Sequence[Tile], sizes: Mapping[str, int], limit: int) -> tuple[int, int]:
     """Bytes of shared and of scratch memory of a block, of which no more than ``limit`` are
     shared."""
-    numbers = [
-        (-(-evaluated(size, sizes) // ALIGNED) * ALIGNED, first, last)
-        for size, first, last in tiles
-    ]
+    numbers = [in_numbers(tile, sizes) for tile in tiles]
     places = fitted(numbers, (limit - OPERANDS) // REAL)
     ends = [(far, at + many) for (far, at), (many, _, _) in zip(places, numbers)]
     near, far = (
