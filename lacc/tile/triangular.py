@@ -19,8 +19,10 @@ def inverse(a: Array) -> Array:
     By halves: the lower left block of an inverse is -Y B X, for X and Y the inverses of the blocks
     on the diagonal and B the one beside them. That is substitution in another order, with blocks of
     one size at a time in every system. No power of a is formed: those of keys that are alike grow
-    beyond all bounds, although the inverse does not.
+    beyond all bounds, although the inverse does not. In double throughout: terms of reflections
+    alternate, and a product that sums even and odd ones apart, as BLAS may, loses what they cancel.
     """
+    kind, a = a.dtype, a.astype(np.float64, copy=False)
     tokens = a.shape[-1]
     size = max(LEAF, 1 << max(tokens - 1, 0).bit_length())
     below = np.zeros((prod(a.shape[:-2]), size, size), a.dtype)
@@ -32,7 +34,7 @@ def inverse(a: Array) -> Array:
         beside = _blocks(below, 2 * m)[:, m:, :m].transpose(0, 3, 1, 2)
         np.matmul(x[:, 1::2], beside @ x[:, ::2], out=whole[..., m:, :m])
         x, m = whole, 2 * m
-    return x.reshape(*a.shape[:-2], size, size)[..., :tokens, :tokens]
+    return x.reshape(*a.shape[:-2], size, size)[..., :tokens, :tokens].astype(kind, copy=False)
 
 
 def _blocks(x: Array, m: int) -> Array:
