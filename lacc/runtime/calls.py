@@ -50,7 +50,9 @@ class _Call(Arguments):
         if value.level == "head":
             return x
         with np.errstate(invalid="ignore"):
-            x = np.add.reduceat(x, range(0, self.sizes["#H"], self.copies(value)), axis)
+            heads, copies = x.shape[axis], self.copies(value)
+            x = x.reshape(*x.shape[:axis], heads // copies, copies, *x.shape[axis + 1 :])
+            x = x.sum(axis + 1)
         return x if value.level == "group" else x.squeeze(axis)
 
     def first(self, value: Value, x: Array, axis: int) -> Array:

@@ -21,11 +21,10 @@ from lacc.runtime.contract import Array, Core, Run, Signature, Value, axes_of, s
 from lacc.runtime.core import Single, without
 from lacc.runtime.native import HELD, Compiled, Described, Library, Table, processors
 from lacc.runtime.passes import Program
-from lacc.runtime.walk import Call
+from lacc.runtime.walk import LINE, Call, in_lines
 
 MOST = 256  # calls that a thread remembers
 SMALL = 1 << 20  # bytes of values between passes that a remembered call may hold, and of others
-LINE = 64  # bytes of a cache line
 
 HEAD = object.__basicsize__
 """Where CPython and NumPy keep the address of an array's numbers in its struct."""
@@ -244,7 +243,7 @@ class Direct:
             if not all(at):  # nothing in it, or no memory behind it
                 return None, None
         else:
-            made = [np.empty(shape, dtype) for shape, dtype in ready.made]
+            made = [in_lines(shape, dtype) for shape, dtype in ready.made]
             at = addresses([x for x in (*every, *made) if x is not None])
             if not all(x.flags.writeable for x in (*(into or ()), *placed)):
                 return None, None

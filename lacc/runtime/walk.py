@@ -7,13 +7,16 @@ This module stands alone (NumPy only): its text is also pasted into emitted file
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from lacc.runtime.contract import Array, Arrays, slack
 from lacc.runtime.passes import Program, Rows, Walk
+
+LINE, LARGE = 64, 1 << 16  # bytes of a cache line, and of a large array
 
 
 def tiles(x: Array | None, at: int, n: int, C: int) -> Array | None:
@@ -23,6 +26,18 @@ def tiles(x: Array | None, at: int, n: int, C: int) -> Array | None:
     part = x[:, at : at + n * C]
     part = part.reshape(part.shape[0], n, C, *part.shape[2:])
     return part.transpose(0, 3, 1, 2, *range(4, part.ndim))
+
+
+def in_lines(shape: Sequence[int], dtype: Any, make: Callable[..., Array] = np.empty) -> Array:
+    """A new array, by `numpy.empty` or ``numpy.zeros``; a large one begins at a cache line, as a
+    tensor does: rows that lie across lines are read and written more slowly."""
+    size = prod(shape) * np.dtype(dtype).itemsize
+    if size < LARGE:
+        return make(shape, dtype)
+    memory = make(size + LINE, np.uint8)
+    first = -memory.ctypes.data % LINE
+    found: Array = memory[first : first + size].view(dtype).reshape(shape)
+    return found
 
 
 class Call:
@@ -176,7 +191,7 @@ class Call:
         if name not in self.outputs:
             run, shape = self.run, self.program.outputs.get(name)
             axes = axes if shape is None else shape(run.dims)
-            self.outputs[name] = np.empty((run.B, run.T, run.H, *axes), run.dtype)
+            self.outputs[name] = in_lines((run.B, run.T, run.H, *axes), run.dtype)
             if shape is None:
                 self.x[name] = self.outputs[name]
         into: Array = self.outputs[name]
@@ -207,7 +222,7 @@ class Call:
         passes need."""
         run, program = self.run, self.program
         self.dx = {
-            name: np.zeros((run.B, run.T, run.H, *x.shape[3:]), run.dtype)
+            name: in_lines((run.B, run.T, run.H, *x.shape[3:]), run.dtype, np.zeros)
             for name, x in self.x.items()
             if x is not None and name not in program.params and x.ndim > 2
         }

@@ -209,8 +209,8 @@ INLINE void want(const lacc_array *x, int64_t n, int64_t h, int64_t at, int64_t 
 static UNUSED void ask(int64_t lines) {
     while (lines > 0 && ahead.first < ahead.count) {
         wanted_t *w = ahead.rows + ahead.first;
-        const char *line = w->row, *end = line + w->bytes;
-        lines -= (w->bytes + LINE - 1) / LINE;
+        const char *const end = w->row + w->bytes, *line = w->row - (uintptr_t)w->row % LINE;
+        lines -= (end - line + LINE - 1) / LINE;
         if (w->written)
             for (; line < end; line += LINE) __builtin_prefetch(line, 1);
         else
