@@ -41,6 +41,11 @@ class Attention:
         """It carries none on."""
         return ()
 
+    @property
+    def overwrites(self) -> bool:
+        """It adds to cotangents."""
+        return False
+
     def run(self, call: Call) -> Any:
         """Puts what the tokens attend to into ``call.x``; what `pull` needs."""
         keys, known = call.every(self.keys)

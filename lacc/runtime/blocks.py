@@ -53,6 +53,11 @@ class Pass:
     forward: Callable[..., Any]
     backward: Callable[..., Any]
 
+    @property
+    def overwrites(self) -> bool:
+        """Inputs may have no cotangent, which then is to be 0 already."""
+        return False
+
     def run(self, call: Call) -> list[Any]:
         """Outputs and states, and the states that each block or chunk starts from."""
         run, constants = call.run, Constants(self.prepare, self, call)

@@ -290,6 +290,11 @@ class Native:
         """The fields of a state that `taken` fills."""
         return self.states
 
+    @property
+    def overwrites(self) -> bool:
+        """The functions write zeros where there is no cotangent."""
+        return True
+
     def run(self, call: Call) -> list[Array]:
         """Outputs and states, and the states that chunks start from where these are kept."""
         run, chunk = call.run, EVERY if call.by_token else call.C

@@ -42,6 +42,11 @@ class NativeAttention:
         """It carries none on."""
         return ()
 
+    @property
+    def overwrites(self) -> bool:
+        """It adds to cotangents."""
+        return False
+
     def run(self, call: Call) -> list[Array]:
         """Puts what the tokens attend to into ``call.x``; that and what is known of logits."""
         run, pasts = call.run, self.seen(call)

@@ -38,6 +38,10 @@ class Walk(Protocol):
     @property
     def states(self) -> tuple[str, ...]: ...
 
+    @property
+    def overwrites(self) -> bool:
+        """Whether `pull` puts cotangents of all its inputs whole where nothing is written yet."""
+
     def run(self, call: Any) -> Any:
         """Puts what it computes into the call; what `pull` needs of it."""
 

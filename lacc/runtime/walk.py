@@ -45,7 +45,8 @@ class Call:
     [B, T, H, *axes], the ``state`` that they carry on [B, H, *axes] and what is ``fixed``
     [1, H or 1, 1, *axes]; they fill ``outputs``, and give back what `Walk.pull` needs where
     ``keep`` is set. Going back, they take ``cotangents`` of outputs (None: 0) and add to ``dx`` and
-    ``dstate``, and to the params' by `add`; ``dx`` of what is not in ``written`` is still 0.
+    ``dstate``, and to the params' by `add`; ``dx`` of what is not in ``written`` is still 0, or
+    to be overwritten.
     """
 
     def __init__(
@@ -221,8 +222,13 @@ class Call:
         """Gradients of inputs and params, and of the initial state, after a forward that kept what
         passes need."""
         run, program = self.run, self.program
+        whole = self.overwritten()
         self.dx = {
-            name: in_lines((run.B, run.T, run.H, *x.shape[3:]), run.dtype, np.zeros)
+            name: in_lines(
+                (run.B, run.T, run.H, *x.shape[3:]),
+                run.dtype,
+                np.empty if name in whole else np.zeros,
+            )
             for name, x in self.x.items()
             if x is not None and name not in program.params and x.ndim > 2
         }
@@ -245,6 +251,12 @@ class Call:
         for p, needed in reversed(list(zip(self.passes, kept))):
             p.pull(self, needed)
         return self.collected()
+
+    def overwritten(self) -> set[str]:
+        """Inputs whose cotangents are put whole where they go before anything is added to them."""
+        first = {name: p.overwrites for p in self.passes for name in p.inputs}
+        added = {rows.source for rows in self.program.kept}
+        return {name for name, overwrites in first.items() if overwrites} - added
 
     def collected(self) -> tuple[Arrays, Arrays]:
         """Gradients by argument: delays taken back to their inputs and pasts, starts to the params
