@@ -19,7 +19,7 @@ transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed (the extra `hf` has it)"
 )
 
-from lacc.compat import convolution, scans  # noqa: E402
+from lacc.compat import convolution, linears, mixers, scans  # noqa: E402
 from lacc.compat.fla import kernel  # noqa: E402
 from lacc.compat.rebinding import rebuilt  # noqa: E402
 from lacc.compat.transformers import FUNCTIONS, LEFT, restore, use  # noqa: E402
@@ -299,11 +299,13 @@ def test_logits_and_gradients(name: str, training: bool, monkeypatch: pytest.Mon
     model.train(training)
     expected, slopes = run(model, ids, use_cache=False)
     asked: list[str] = []
-    monkeypatch.setattr(scans, "kernel", lambda spec: asked.append(spec) or kernel(spec))
+    for module in (scans, mixers):
+        monkeypatch.setattr(module, "kernel", lambda spec: asked.append(spec) or kernel(spec))
     with use(model) as report:
         found, ours = run(model, ids, use_cache=False)
     specs = {x.by.removesuffix(".la") for x in report.replaced if x.by.endswith(".la")}
-    assert specs == set(asked)
+    whole = {"delta_mixer"} & specs  # what the others are to it, only pieces of a text ask for
+    assert set(asked) == (whole or specs)
     assert apart(found, expected) < 1e-5
     assert len(ours) == len(slopes)
     if max(map(apart, ours, slopes)) > 1e-5:  # whose error is it?
@@ -360,6 +362,53 @@ def test_padding_on_the_left(name: str) -> None:
     assert apart(found[mask.bool()], expected[mask.bool()]) < 1e-5
     if name != "recurrent_gemma":  # where padding reaches the convolution
         assert apart(leaked[mask.bool()], found[mask.bool()]) < 1e-6
+
+
+def test_linear_maps_on_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole layers as they are called; what looks at a layer, or is too little, goes by torch."""
+    monkeypatch.setattr(linears, "gains", lambda: True)
+    monkeypatch.setattr(linears, "processors", lambda: 1)
+    asked: list[str] = []
+    monkeypatch.setattr(linears, "kernel", lambda spec: asked.append(spec) or kernel(spec))
+    linear, seen = torch.nn.Linear(24, 256, bias=False), []
+    for tokens in (130, 3):
+        asked.clear()
+        x = torch.randn(2, tokens, 24, requires_grad=True)
+        y, d = linears.projected(linear, x), torch.randn(2, tokens, 256)
+        assert len(asked) == (tokens > 3)
+        expected = linear(x)
+        assert apart(y, expected) < 1e-6
+        wanted = torch.autograd.grad(expected, (x, linear.weight), d)
+        for g, h in zip(torch.autograd.grad(y, (x, linear.weight), d), wanted):
+            assert apart(g, h) < 1e-6
+    x, _ = torch.randn(2, 130, 24), asked.clear()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert linears.projected(linear, x).dtype == torch.bfloat16
+    linear.register_forward_hook(lambda *_: seen.append(1))
+    linears.projected(linear, x)
+    assert not asked and len(seen) == 1
+
+
+def test_one_token_goes_by_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And writes to the cache in place; what looks at a module in between sees it called."""
+    model, ids = small("qwen3_next").eval(), torch.randint(3, 64, (2, 9))
+    asked: list[str] = []
+    with torch.no_grad(), use(model):
+        past = model(input_ids=ids, use_cache=True).past_key_values
+        layer = past.layers[0]
+        before = layer.recurrent_states[0].data_ptr(), layer.recurrent_states[0].clone()
+        monkeypatch.setattr(mixers, "kernel", lambda spec: asked.append(spec) or kernel(spec))
+        model(input_ids=ids[:, :1], past_key_values=past, use_cache=True)
+        assert asked == ["delta_mixer"]
+        assert layer.recurrent_states[0].data_ptr() == before[0]
+        assert not torch.equal(layer.recurrent_states[0], before[1])
+        seen: list[int] = []
+        hook = model.model.layers[0].linear_attn.norm.register_forward_hook(
+            lambda *_: seen.append(1)
+        )
+        model(input_ids=ids[:, :1], past_key_values=past, use_cache=True)
+        assert len(asked) == 1 and len(seen) == 1
+        hook.remove()
 
 
 def test_what_it_says() -> None:

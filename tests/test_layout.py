@@ -78,7 +78,10 @@ DOORS = {
     "torch": PASTED
     | APART
     | {"lacc/layers/module.py", "lacc/lab/model.py"}
-    | {f"lacc/compat/{n}.py" for n in ("convolution", "fla", "mixers", "scans", "transformers")},
+    | {
+        f"lacc/compat/{n}.py"
+        for n in ("convolution", "fla", "linears", "mixers", "scans", "transformers")
+    },
     "triton": PASTED | APART,
 }
 """The files that may import a heavy package when they are imported."""

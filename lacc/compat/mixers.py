@@ -8,16 +8,16 @@ that was there, on kernels of its functions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lacc.compat.convolution import convolved
-from lacc.compat.scans import delta_rule, wide
-
-DELTA = delta_rule("delta_layer", "chunk_gated_delta_rule")
+from lacc.compat.fla import kernel
+from lacc.compat.linears import bare, projected
+from lacc.compat.scans import convolved_token, wide
 
 TAPS = 4
 """Those of its convolution."""
@@ -30,9 +30,23 @@ def taps_by_head(weight: Tensor, heads: int, widths: list[int]) -> Tensor:
     return torch.cat([w.view(heads, -1, w.shape[-1]) for w in kinds], 1)
 
 
+@cache
+def number(x: float, dtype: torch.dtype) -> Tensor:
+    """``x`` as a tensor, made once."""
+    return torch.tensor(x, dtype=dtype)
+
+
+def learned(mixer: Any) -> dict[str, Tensor]:
+    """The params of `delta_mixer.la` that a mixer has."""
+    w = wide(mixer.norm.weight)
+    found = {"A_log": wide(mixer.A_log), "dt_bias": wide(mixer.dt_bias), "w": w}
+    return {**found, "epsilon": number(mixer.norm.variance_epsilon, w.dtype)}
+
+
 def grouped_delta(plain: Callable[..., Any]) -> Callable[..., Any]:
     """``plain``, the mixer of Qwen3-Next: its queries, keys, values and gates lie side by side in
-    one projection, and need not be put side by side in another way for the convolution."""
+    one projection, and need not be put side by side in another way for the convolution. What lies
+    between that and the last projection is one kernel."""
 
     def forward(
         self: Any,
@@ -43,40 +57,63 @@ def grouped_delta(plain: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         x = hidden_states
         packed = any(kwargs.get(word) is not None for word in ("cu_seq_lens_q", "seq_idx"))
-        known = cache is None or not (
-            cache.get_conv_state(self.layer_idx, state_idx=0) is not None
-            or cache.is_recording_past(self.layer_idx)
-        )
-        hooked = hasattr(self.conv1d, "_hf_hook")
-        if packed or hooked or not known or x.is_cuda or x.shape[1] < TAPS:
+        if packed or x.is_cuda or not (bare(self.conv1d) and bare(self.norm)):
             return plain(self, x, cache, attention_mask, **kwargs)
-        if attention_mask is not None:
-            x = (x * attention_mask[:, :, None]).to(x.dtype)
-        rows, tokens, heads = *x.shape[:2], self.num_k_heads
-        widths = [self.head_k_dim, self.head_k_dim, self.value_dim // heads]
-        every = self.in_proj_qkvz(x).view(rows, tokens, heads, -1)
-        qkv, z = torch.split(every, [sum(widths), widths[2]], 3)
-        gates = torch.chunk(self.in_proj_ba(x).view(rows, tokens, heads, -1), 2, 3)
-        b, a = (y.flatten(2) for y in gates)
-        mixed = convolved(wide(qkv), taps_by_head(wide(self.conv1d.weight), heads, widths))
-        q, k, v = torch.split(mixed.to(qkv.dtype), widths, 3)
-        v = v.reshape(rows, tokens, -1, self.head_v_dim)
-        if cache is not None:
-            kinds = torch.split(qkv[:, -TAPS:], widths, 3)
-            last = torch.cat([y.flatten(2) for y in kinds], -1).transpose(1, 2)
-            cache.update_conv_state(last, self.layer_idx, conv_kernel_size=self.conv_kernel_size)
-        g = -self.A_log.float().exp() * F.softplus(a.float() + self.dt_bias)
-        o, end = DELTA(
-            *(q, k, v, g, b.sigmoid()),
-            output_final_state=cache is not None,
-            use_qk_l2norm_in_kernel=True,
-        )
-        if cache is not None:
-            cache.update_recurrent_state(end, self.layer_idx)
-        y = self.norm(o.reshape(-1, self.head_v_dim), z.reshape(-1, self.head_v_dim))
-        return self.out_proj(y.view(rows, tokens, -1))
+        past = None if cache is None else cache.get_conv_state(self.layer_idx, state_idx=0)
+        if cache is not None and cache.is_recording_past(self.layer_idx):
+            return plain(self, x, cache, attention_mask, **kwargs)
+        if past is None and x.shape[1] >= TAPS:
+            return begun(self, x, cache, attention_mask)
+        watched = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if past is not None and x.shape[1] == 1 and attention_mask is None and not watched:
+            return one_token(self, x[:, 0], past, cache.get_recurrent_state(self.layer_idx))
+        return plain(self, x, cache, attention_mask, **kwargs)
 
     return forward
+
+
+def begun(self: Any, x: Tensor, cache: Any, attention_mask: Tensor | None) -> Tensor:
+    """A sequence [B, T, D] from its first token on; an empty ``cache`` is filled."""
+    if attention_mask is not None:
+        x = (x * attention_mask[:, :, None]).to(x.dtype)
+    rows, tokens, heads = *x.shape[:2], self.num_k_heads
+    widths = [self.head_k_dim, self.head_k_dim, self.value_dim // heads]
+    every = projected(self.in_proj_qkvz, x).view(rows, tokens, heads, -1)
+    qkv, z = torch.split(every, [sum(widths), widths[2]], 3)
+    gates = torch.chunk(self.in_proj_ba(x).view(rows, tokens, heads, -1), 2, 3)
+    b, a = (wide(y).flatten(2) for y in gates)
+    mixed = convolved(wide(qkv), taps_by_head(wide(self.conv1d.weight), heads, widths))
+    q, k, v = torch.split(mixed, widths, 3)
+    v, z = (wide(y).reshape(rows, tokens, -1, self.head_v_dim) for y in (v, z))
+    if cache is not None:
+        kinds = torch.split(qkv[:, -TAPS:], widths, 3)
+        last = torch.cat([y.flatten(2) for y in kinds], -1).transpose(1, 2)
+        cache.update_conv_state(last, self.layer_idx, conv_kernel_size=self.conv_kernel_size)
+    y, (end,) = kernel("delta_mixer")(q, k, v, z, a, b, **learned(self))
+    if cache is not None:
+        cache.update_recurrent_state(end, self.layer_idx)
+    return projected(self.out_proj, y.to(x.dtype).flatten(2))
+
+
+def one_token(self: Any, x: Tensor, past: Tensor, state: Tensor) -> Tensor:
+    """A token [B, D] behind others; ``past``, the last inputs of the convolution [B, channels,
+    taps], and ``state`` [B, H, K, V] are written."""
+    rows, heads, times = len(x), self.num_k_heads, self.num_v_heads // self.num_k_heads
+    widths = [self.head_k_dim, self.head_k_dim, self.value_dim // heads]
+    *kinds, z = torch.split(self.in_proj_qkvz(x).view(rows, heads, -1), [*widths, widths[2]], 2)
+    b, a = torch.chunk(self.in_proj_ba(x).view(rows, heads, -1), 2, 2)
+    new = torch.cat([y.flatten(1) for y in kinds], 1)
+    mixed = wide(convolved_token(new, past, self.conv1d.weight.squeeze(1), None, silu=True))
+    parts = torch.split(mixed, [self.key_dim, self.key_dim, self.value_dim], 1)
+    q, k, v = (y.view(rows, -1, width) for y, width in zip(parts, (*widths[:2], self.head_v_dim)))
+    if times > 1:
+        q, k = q.repeat_interleave(times, 1), k.repeat_interleave(times, 1)
+    z, a, b = wide(z).reshape(v.shape), wide(a).flatten(1), wide(b).flatten(1)
+    y, _ = kernel("delta_mixer").step(
+        *(q, k, v, z, a, b), **learned(self), state=(state,), out=(state,)
+    )
+    found: Tensor = self.out_proj(y.to(x.dtype).flatten(1))
+    return found.unsqueeze(1)
 
 
 def is_grouped_delta(module: Any) -> bool:

@@ -229,14 +229,23 @@ def convolution_step(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     ) -> Tensor:
         if hidden_states.shape[2] != 1 or activation not in (None, "silu", "swish"):
             return original(hidden_states, conv_state, weight, bias, activation)
-        taps, past = weight.shape[1], conv_state.shape[2]
-        x = torch.cat([conv_state, hidden_states.to(conv_state.dtype)], 2)[:, :, -max(taps, past) :]
-        conv_state.copy_(x[:, :, -past:])
-        y = torch.linalg.vecdot(x[:, :, -taps:], weight.to(x.dtype)).unsqueeze(2)
-        y = y if bias is None else y + bias.unsqueeze(1)
-        return (y if activation is None else F.silu(y)).to(hidden_states.dtype)
+        x, silu = hidden_states.squeeze(2), activation is not None
+        return convolved_token(x, conv_state, weight, bias, silu=silu).unsqueeze(2)
 
     return run
+
+
+def convolved_token(
+    x: Tensor, past: Tensor, weight: Tensor, bias: Tensor | None, *, silu: bool
+) -> Tensor:
+    """One token [B, D] behind the ``past`` [B, D, length], which is written; ``weight``
+    [D, taps]."""
+    taps, length = weight.shape[1], past.shape[2]
+    every = torch.cat([past, x.unsqueeze(2).to(past.dtype)], 2)[:, :, -max(taps, length) :]
+    past.copy_(every[:, :, -length:])
+    y = torch.linalg.vecdot(every[:, :, -taps:], weight.to(every.dtype))
+    y = y if bias is None else y + bias
+    return (F.silu(y) if silu else y).to(x.dtype)
 
 
 def gated_norm(self: Any, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:

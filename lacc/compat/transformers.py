@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from lacc.compat import mixers, scans
+from lacc.compat import linears, mixers, scans
 from lacc.compat.rebinding import meaning, reads, rebuilt
 
 VERSION = "5.24"
@@ -77,11 +77,11 @@ METHODS: tuple[tuple[str, Callable[[Module], bool], Callable[..., Any], str], ..
 """Of each method that is replaced as a whole: how its module is known, what stands in for it, and
 its spec."""
 
-MIXERS: tuple[tuple[str, Callable[[Module], bool], Callable[..., Any]], ...] = (
-    ("forward", mixers.is_grouped_delta, mixers.grouped_delta),
+MIXERS: tuple[tuple[str, Callable[[Module], bool], Callable[..., Any], str], ...] = (
+    ("forward", mixers.is_grouped_delta, mixers.grouped_delta, "delta_mixer.la"),
 )
-"""Methods that take a shorter way around those functions: how their modules are known, and what
-makes of a method that has them one that goes it."""
+"""Methods that take a shorter way around those functions: how their modules are known, what makes
+of a method that has them one that goes it, and the spec of that way."""
 
 LEFT = {
     "mamba_selective_state_update": "PyTorch takes less time for one token of it",
@@ -208,9 +208,13 @@ def stand_in(
     for word in called & AROUND.keys():
         meant[word] = AROUND[word][0](meaning(function, word))
     made = rebuilt(function, meant)
-    for method, is_known, around in MIXERS:
-        made = around(made) if name == method and is_known(module) else made
-    return made, [(word, STANDS_IN[word]) for word in sorted(meant)]
+    found = [(word, STANDS_IN[word]) for word in sorted(meant)]
+    for method, is_known, around, spec in MIXERS:
+        if name == method and is_known(module):
+            made = around(made)
+            found.append((f"{type(module).__name__}.{name}", spec))
+            found += [("in_proj_qkvz, out_proj", "projection.la")] if linears.gains() else []
+    return made, found
 
 
 def restore(model: Module) -> None:
