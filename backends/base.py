@@ -33,6 +33,7 @@ STEMS = {
     "pooled": "gradient",
     "pow": "power",
     "prefix": "up",
+    "pulled": "gradient",
     "rename": "tile",
     "scan": "scanned",
     "solve": "solved",
@@ -186,6 +187,6 @@ class Variables(dict[int, str]):
         stem = inst.name if inst.name.isidentifier() else STEMS.get(inst.op, inst.op)
         if inst.op == "pick" and not inst.name:
             several = PICKED.get(self._program.body[inst.ins[0]].op)
-            stem = several[inst.value] if several else "part"
+            stem = dict(enumerate(several or ())).get(inst.value, "part")
         self[n] = self.another(stem)
         return self[n]

@@ -310,12 +310,39 @@ class Ops:
         (d,) = (self.v.names[i] for i in inst.ins)
         return [f"{inst.op}({self.v.address(n)}, &{d});"]
 
-    def _pull_of_levels(self, n: int, inst: Inst) -> list[str]:
+    def _matrix_pull(self, n: int, inst: Inst) -> list[str]:
         ct, d = inst.ins
-        most = self._width(self.v.body[d].axes, True)
-        self._room(inst.op, "L", most)
+        self._room("matrix_pull", "L", self._width(self.v.body[d].axes, True))
         given = [self.v.names[n], self.v.pointer(ct), f"&{self.v.names[d]}", self.room]
-        return [f"{inst.op}({', '.join(given)});"]
+        return [f"matrix_pull({', '.join(given)});"]
+
+    def _pulled(self, n: int, inst: Inst) -> list[str]:
+        """Cotangents of decays, as many as there are, on top of a base."""
+        d, *given = inst.ins
+        pointers = iter(self._pointers(given))
+        base, *kinds = inst.value
+        tiles = [next(pointers) if base else "NULL"]
+        for there, count in zip(kinds, (2, 2, 1)):
+            tiles += [next(pointers) if there else "NULL" for _ in range(count)]
+        self._room("pulled", "L", self._width(self.v.body[d].axes, True))
+        call = [self.v.names[n], *tiles, f"&{self.v.names[d]}", self.room]
+        return [f"pulled({', '.join(call)});"]
+
+    def _meet_pull(self, n: int, inst: Inst) -> list[str]:
+        """Cotangents of the operands of one or of several sums over pairs."""
+        *tiles, d = inst.ins
+        places = inst.value or ((0, 1),)
+        last = 1 + max(place for both in places for place in both)
+        x_axes = self.v.body[tiles[-1]].axes
+        size, most = self._width(x_axes), self._width(x_axes, True)
+        terms = []
+        for k, both in enumerate(places):
+            given = self._pointers(tiles[3 * k : 3 * k + 3])
+            terms.append(", ".join([*given, *(self.result(n, i) or "0" for i in both)]))
+        self._room("meet_pull", "L", most)
+        several = "(const meet_t[]){" + ", ".join(f"{{{term}}}" for term in terms) + "}"
+        call = [several, str(len(terms)), self.result(n, last) or "0", size]
+        return [f"meet_pull({', '.join([*call, f'&{self.v.names[d]}', self.room])});"]
 
     def _met(self, n: int, inst: Inst) -> list[str]:
         """The ops on two tiles and the decays between their tokens."""
@@ -343,10 +370,10 @@ METHODS: dict[str, Callable[[Ops, int, Inst], list[str]]] = {
     "dense_solve": Ops._dense_solve,
     "levels": Ops._levels,
     **dict.fromkeys(("prefix", "suffix", "whole", "matrix"), Ops._of_levels),
-    **dict.fromkeys(
-        ("prefix_pull", "suffix_pull", "whole_pull", "matrix_pull"), Ops._pull_of_levels
-    ),
-    **dict.fromkeys(("gram", "meet", "decayed", "meet_pull", "decayed_pull"), Ops._met),
+    "matrix_pull": Ops._matrix_pull,
+    "pulled": Ops._pulled,
+    "meet_pull": Ops._meet_pull,
+    **dict.fromkeys(("gram", "meet", "decayed", "decayed_pull"), Ops._met),
 }
 
 

@@ -26,8 +26,7 @@ RESULTS = words("meet meet_pull decayed_pull chain_parts solve_parts")
 """Ops with several results, to be picked."""
 
 DENSE = RESULTS | words(
-    "tropical running solve inverse dense_solve levels gram decayed prefix_pull "
-    "suffix_pull whole_pull matrix_pull"
+    "tropical running solve inverse dense_solve levels gram decayed pulled matrix_pull"
 )
 """Ops that take their operands as dense tiles in the order of their axes."""
 

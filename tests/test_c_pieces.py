@@ -30,6 +30,17 @@ enum { LACC_F32, LACC_F64, LACC_BF16, LACC_F16, LACC_I64 };
 enum { LACC_OK, LACC_NO_MEMORY };
 typedef struct { void *data; int64_t sequence, token, head; int32_t dtype; } lacc_array;
 """
+PULLED = ("prefix_pull", "suffix_pull", "whole_pull")
+CALLS = {name: call for name, call in DECAYED.items() if name not in PULLED}
+CALLS["pulled"] = "dg|base,cu,up,cd,down,cw,d,w"
+CALLS["two_meets_pull"] = "dx,dx2,dy,dg|ct,x,ct2,x2,y,X,d,w"
+"""As in CUDA, but for the cotangents of decays, and of sums over pairs with the same decays."""
+
+WRITTEN = {
+    "meet_pull": "meet_pull((const meet_t[]){{ct, x, y, dx, dy}}, 1, dg, X, &d, w)",
+    "two_meets_pull": "meet_pull((const meet_t[]){{ct, x, y, dx, dy}, {ct2, x2, y, dx2, dy}}, 2, "
+    "dg, X, &d, w)",
+}
 OTHERS = """
 int64_t levels_scratch(int64_t C, int64_t D) { return levels_room(C, D); }
 int64_t inverse_scratch(int64_t n, int64_t C, int64_t D) {
@@ -79,17 +90,18 @@ void chain_parts_all(real *h, const real *a, const real *b, int64_t n, int64_t b
 def wrapper() -> str:
     """C text: the pieces, and a function of tiles alone around each of theirs."""
     lines = [ARRAYS, *(f'#include "{PIECES / piece}.c"' for piece in to_c.PIECES)]
-    for name, call in DECAYED.items():
+    for name, call in CALLS.items():
         outs, ins = (part.split(",") for part in call.split("|"))
         tiles = [x for x in ins if x not in ("X", "d", "w")]
         args = ", ".join([*(f"real *{x}" for x in outs), *(f"const real *{x}" for x in tiles)])
         inner = ", ".join("&d" if x == "d" else x for x in (*outs, *ins))
+        body = WRITTEN.get(name, f"{name}({inner})")
         lines.append(
             f"void {name}_all({args}, int64_t X, const real *g, int64_t C, int64_t D, int64_t log, "
             f"int64_t strict, real *kept, real *w) {{ levels_t d; (void)X, (void)w; "
-            f"levels(&d, g, C, D, (int)log, (int)strict, kept); {name}({inner}); }}"
+            f"levels(&d, g, C, D, (int)log, (int)strict, kept); {body}; }}"
         )
-        room = f"{name}_room(C, X)" if "w" in ins else "0"
+        room = f"{name.replace('two_meets', 'meet')}_room(C, X)" if "w" in ins else "0"
         lines.append(
             f"int64_t {name}_scratch(int64_t C, int64_t X) {{ return (void)C, (void)X, {room}; }}"
         )
@@ -133,10 +145,11 @@ class Pieces:
     ) -> list[Any]:
         """Results of a function of decays; a shape of None is a result that is not asked for."""
         C, D = g.shape
-        X = max([D, *(x.shape[1] for x in tiles if x.ndim == 2)])
+        wide = [x.shape[1] for x in tiles if x is not None and x.ndim == 2]
+        X = max([D, *wide])
         outs = [None if s is None else np.full(s, np.nan, self.dtype) for s in shapes]
         kept, w = self.scratch("levels", C, D), self.scratch(name, C, X)
-        width = tiles[-1].shape[1] if tiles and tiles[-1].ndim == 2 else D
+        width = wide[-1] if wide else D
         self(name, *outs, *tiles, width, g, C, D, int(log), int(strict), kept, w)
         for buffer in (kept, w):
             assert np.isnan(buffer[-GUARD:]).all()
@@ -189,7 +202,7 @@ def test_decays(library: Pieces, log: bool, strict: bool, D: int, X: int) -> Non
             shapes = [w.shape for w in want]
             got = library.over_decays(name, list(shapes), list(tiles), g, log, strict)
             for one, (have, sought) in enumerate(zip(got, want, strict=True)):
-                if name.endswith("_pull") and D == 1 and one == 2:
+                if name.endswith("_pull") and D == 1 and 1 < one == len(want) - 1:
                     have, sought = have.sum(1), sought.sum(1)
                 library.close(have, sought)
             for left in range(len(want)) if len(want) > 1 else ():
@@ -207,9 +220,24 @@ def test_decays(library: Pieces, log: bool, strict: bool, D: int, X: int) -> Non
         check("decayed", kernels.decayed(*double(a, y), d), a, y)
         check("meet_pull", kernels.meet_pull(*double(a, x, y), d), a, x, y)
         check("decayed_pull", kernels.decayed_pull(*double(wide, a, y), d), wide, a, y)
-        check("prefix_pull", kernels.prefix_pull(*double(narrow), d), narrow)
-        check("suffix_pull", kernels.suffix_pull(*double(narrow), d), narrow)
-        check("whole_pull", kernels.whole_pull(*double(total), d), total)
+        prefix, suffix = (f(d).astype(library.dtype) for f in (kernels.prefix, kernels.suffix))
+        other = narrow[::-1].copy()
+        base = other + narrow
+        pulls = [
+            base.astype(np.float64),
+            kernels.prefix_pull(*double(narrow), d),
+            kernels.suffix_pull(*double(other), d),
+            kernels.whole_pull(*double(total), d),
+        ]
+        given = [[base], [narrow, prefix], [other, suffix], [total]]
+        for there in product((True, False), repeat=4):
+            tiles = [x if yes else None for yes, xs in zip(there, given) for x in xs]
+            check(
+                "pulled", sum([p for yes, p in zip(there, pulls) if yes], np.zeros((C, D))), *tiles
+            )
+        first, second = (kernels.meet_pull(*double(c, z, y), d) for c, z in ((a, x), (a.T, wide)))
+        both = (first[0], second[0], first[1] + second[1], first[2] + second[2])
+        check("two_meets_pull", both, a, x, a.T.copy(), wide, y)
         if D == 1:
             check("matrix", kernels.between(d))
             check("matrix_pull", kernels.between_pull(*double(a), d), a)

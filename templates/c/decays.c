@@ -57,8 +57,18 @@ static void find_totals(levels_t *d) {
     const int64_t C = d->C, D = d->D;
     real *out = d->totals;
     for (int64_t from = 0; from < C; from += LEAF, out += D) {
-        copy(out, d->g + from * D, D);
-        for (int64_t t = from + 1; t < least(from + LEAF, C); t++) joined(out, out, d->g + t * D, D, d->log);
+        const int64_t end = least(from + LEAF, C);
+        int64_t k = 0;
+        for (; k + LANES <= D; k += LANES) {
+            vec all = *(const vec *)(d->g + from * D + k);
+            for (int64_t t = from + 1; t < end; t++) {
+                const vec own = *(const vec *)(d->g + t * D + k);
+                all = d->log ? all + own : all * own;
+            }
+            *(vec *)(out + k) = all;
+        }
+        copy(out + k, d->g + from * D + k, D - k);
+        for (int64_t t = from + 1; t < end; t++) joined(out + k, out + k, d->g + t * D + k, D - k, d->log);
     }
     const real *below = d->totals;
     for (int64_t m = LEAF; m < C; m *= 2) {
@@ -78,15 +88,28 @@ static void run_products(real *up, real *down, const levels_t *d, int64_t m) {
     const int64_t C = d->C, D = d->D;
     for (int64_t from = 0; from < C; from += m) {
         const int64_t end = least(from + m, C);
-        for (int64_t t = from; up && t < end; t++) {
-            const int64_t own = t - d->strict;
-            if (own < from) fill(up + t * D, 1, D);
-            else if (t == from) copy(up + t * D, d->f + t * D, D);
-            else times(up + t * D, up + (t - 1) * D, d->f + own * D, D);
+        int64_t k = 0;
+        for (; k + LANES <= D; k += LANES) {
+            vec all = (vec){0} + 1;
+            for (int64_t t = from; up && t < end; t++) {
+                if (t >= from + d->strict) all *= *(const vec *)(d->f + (t - d->strict) * D + k);
+                *(vec *)(up + t * D + k) = all;
+            }
+            all = (vec){0} + 1;
+            for (int64_t t = end - 1; down && t >= from; t--) {
+                *(vec *)(down + t * D + k) = all;
+                all *= *(const vec *)(d->f + t * D + k);
+            }
         }
-        for (int64_t t = end - 1; down && t >= from; t--)
-            if (t + 1 == end) fill(down + t * D, 1, D);
-            else times(down + t * D, down + (t + 1) * D, d->f + (t + 1) * D, D);
+        for (; k < D; k++) {
+            real all = 1;
+            for (int64_t t = from; up && t < end; t++) {
+                if (t >= from + d->strict) all *= d->f[(t - d->strict) * D + k];
+                up[t * D + k] = all;
+            }
+            all = 1;
+            for (int64_t t = end - 1; down && t >= from; all *= d->f[t * D + k], t--) down[t * D + k] = all;
+        }
     }
 }
 

@@ -299,7 +299,7 @@ static int64_t backward_0_room(const gated_deltanet_run *run, UNUSED int64_t hea
     room += round_up(levels_room(L, 1));
     room += 5 * round_up(L * V);
     room += 7 * round_up(L * L);
-    room += round_up(most(most(most(most(inverse_room(L), suffix_pull_room(L, 1)), whole_pull_room(L, 1)), matrix_pull_room(L, 1)), prefix_pull_room(L, 1)));
+    room += round_up(most(most(inverse_room(L), matrix_pull_room(L, 1)), pulled_room(L, 1)));
     room += round_up(K * V);
     return room;
 }
@@ -323,13 +323,11 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const g = take(&w, L);
     real *const decay_room = take(&w, levels_room(L, 1));
     real *const up = take(&w, L);
-    real *const dbeta = up;
     real *const k = take(&w, L * K);
     real *const dk = k;
     real *const v = take(&w, L * V);
     real *const dv = v;
     real *const beta = take(&w, L);
-    real *const dg = beta;
     real *const scaled = take(&w, L * K);
     real *const product11 = scaled;
     real *const scaled2 = take(&w, L * K);
@@ -361,16 +359,15 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const product9 = take(&w, L * K);
     real *const dq = take(&w, L * K);
     real *const product10 = take(&w, L);
+    real *const dg = product10;
     real *const product12 = take(&w, L);
-    real *const whole_pull2 = product12;
-    real *const suffix_pull2 = take(&w, L);
     real *const product15 = take(&w, L);
-    real *const prefix_pull2 = product15;
     real *const matrix_pull2 = take(&w, L);
+    real *const dbeta = take(&w, L);
     real *const product16 = take(&w, L);
     real *const dbeta2 = take(&w, L);
     real *const added2 = take(&w, L);
-    real *const scratch = take(&w, most(most(most(most(inverse_room(L), suffix_pull_room(L, 1)), whole_pull_room(L, 1)), matrix_pull_room(L, 1)), prefix_pull_room(L, 1)));
+    real *const scratch = take(&w, most(most(inverse_room(L), matrix_pull_room(L, 1)), pulled_room(L, 1)));
     real *const S_start_tile = take(&w, K * V);
     const int64_t ring = by->ring;
     real *all = by->shared;
@@ -497,7 +494,6 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                 }
                 product12[t] = sum;
             }
-            suffix_pull(suffix_pull2, product12, &decay, scratch);
             {
                 real sum = R(0);
                 for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -508,7 +504,6 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                 }
                 product13 = sum;
             }
-            whole_pull(whole_pull2, &product13, &decay, scratch);
             gemm(C, C, V, summed2, V, 1, product2, 1, V, pairs, C, 1, LOWER_OUT, 0);
             gemm(C, K, V, summed2, V, 1, S_start, 1, V, product14, K, 1, WHOLE, 0);
             for (int64_t t = 0; t < C; t++) {
@@ -550,7 +545,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                 dbeta2[t] = dbeta[t] + product16[t];
                 added2[t] = product15[t] + product10[t];
             }
-            prefix_pull(prefix_pull2, added2, &decay, scratch);
+            pulled(dg, matrix_pull2, added2, up, product12, down, &product13, &decay, scratch);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -562,10 +557,6 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                 for (int64_t i_V = 0; i_V < V; i_V++) {
                     dv[t * V + i_V] = summed2[t * V + i_V] * beta[t];
                 }
-            }
-            #pragma omp simd
-            for (int64_t t = 0; t < C; t++) {
-                dg[t] = suffix_pull2[t] + whole_pull2[t] + matrix_pull2[t] + prefix_pull2[t];
             }
             store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_q], n, h, at, dq, C, K);
             store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_g], n, h, at, dg, C, 1);

@@ -206,7 +206,7 @@ static int64_t backward_0_room(const gla_run *run, UNUSED int64_t heads)
     room += 2 * round_up(L * L);
     room += 3 * round_up(L * V);
     room += round_up(K);
-    room += round_up(most(most(most(most(meet_room(L, K), meet_pull_room(L, K)), prefix_pull_room(L, K)), suffix_pull_room(L, K)), whole_pull_room(L, K)));
+    room += round_up(most(most(meet_room(L, K), meet_pull_room(L, K)), pulled_room(L, K)));
     room += round_up(K * V);
     return room;
 }
@@ -228,16 +228,14 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     UNUSED const int64_t L = run->chunk;
     real *const q = take(&w, L * K);
     real *const g = take(&w, L * K);
-    real *const dg = g;
     real *const decay_room = take(&w, levels_room(L, K));
     real *const up = take(&w, L * K);
     real *const k = take(&w, L * K);
-    real *const suffix_pull2 = k;
     real *const from_start = take(&w, L * K);
     real *const product4 = from_start;
     real *const pairs = take(&w, L * L);
     real *const to_end = take(&w, L * K);
-    real *const dk = to_end;
+    real *const scaled3 = to_end;
     real *const v = take(&w, L * V);
     real *const dv = v;
     real *const total = take(&w, K);
@@ -249,14 +247,13 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     real *const product = take(&w, L * L);
     real *const dq = take(&w, L * K);
     real *const part = take(&w, L * K);
+    real *const dg = part;
     real *const part2 = take(&w, L * K);
     real *const product3 = take(&w, L * K);
-    real *const prefix_pull2 = product3;
+    real *const dk = product3;
     real *const scaled2 = take(&w, L * K);
-    real *const scaled3 = scaled2;
-    real *const whole_pull2 = scaled2;
     real *const dq2 = take(&w, L * K);
-    real *const scratch = take(&w, most(most(most(most(meet_room(L, K), meet_pull_room(L, K)), prefix_pull_room(L, K)), suffix_pull_room(L, K)), whole_pull_room(L, K)));
+    real *const scratch = take(&w, most(most(meet_room(L, K), meet_pull_room(L, K)), pulled_room(L, K)));
     real *const S_start_tile = take(&w, K * V);
     const int64_t ring = by->ring;
     real *all = by->shared;
@@ -309,7 +306,7 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
             }
             gemm(C, C, V, scaled, V, 1, v, 1, V, product, C, 1, WHOLE, 0);
             gemm(C, V, C, pairs, 1, C, scaled, V, 1, product2, V, 1, UPPER_A, 0);
-            meet_pull(dq, part, part2, product, q, k, K, &decay, scratch);
+            meet_pull((const meet_t[]){{product, q, k, dq, part}}, 1, part2, K, &decay, scratch);
             gemm(C, K, V, scaled, V, 1, S_start, 1, V, product3, K, 1, WHOLE, 0);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
@@ -318,18 +315,10 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
                     dq2[t * K + i_K] = dq[t * K + i_K] + product3[t * K + i_K] * up[t * K + i_K];
                 }
             }
-            prefix_pull(prefix_pull2, scaled2, &decay, scratch);
             wait_for(by, &by->queue->state, i);
             gemm_onto(V, K, C, scaled, 1, V, from_start, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
             give_turn(by, &by->queue->state, i);
             gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
-            for (int64_t t = 0; t < C; t++) {
-                #pragma omp simd
-                for (int64_t i_K = 0; i_K < K; i_K++) {
-                    scaled3[t * K + i_K] = product4[t * K + i_K] * k[t * K + i_K];
-                }
-            }
-            suffix_pull(suffix_pull2, scaled3, &decay, scratch);
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 real sum = R(0);
                 #pragma omp simd reduction(+ : sum)
@@ -338,15 +327,15 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
                 }
                 product5[i_K] = sum;
             }
-            whole_pull(whole_pull2, product5, &decay, scratch);
             gemm_onto(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product2, NULL, 0, 0);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled3[t * K + i_K] = product4[t * K + i_K] * k[t * K + i_K];
                     dk[t * K + i_K] = product4[t * K + i_K] * down[t * K + i_K] + part[t * K + i_K];
-                    dg[t * K + i_K] = suffix_pull2[t * K + i_K] + whole_pull2[t * K + i_K] + part2[t * K + i_K] + prefix_pull2[t * K + i_K];
                 }
             }
+            pulled(dg, part2, scaled2, up, scaled3, down, product5, &decay, scratch);
             store_tile(&x[GLA_BACKWARD_0_DIN_q], n, h, at, dq2, C, K);
             store_tile(&x[GLA_BACKWARD_0_DIN_g], n, h, at, dg, C, K);
             store_tile(&x[GLA_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
