@@ -84,7 +84,7 @@ def _priced(
         phases += [cost.work(program, "dstate") for program in cost.lowered(derived, back=True)]
         tokens += [derived.token.lowered_back] if derived.token is not None else []
         tokens += tokens[:1] if machine.apart else []  # goes there again, to come back
-        kept = cost.kept(derived)
+        kept = cost.kept(derived, machine.apart)
     carry = cost.total(p["carry"] for p in phases) + cost.attended(derived)
     carry = carry + cost.attended(derived, back=True) if back else carry
     block = cost.total(p[name] for p in phases for name in ("local", "output"))

@@ -242,16 +242,17 @@ def held(derived: Derived) -> Size:
     return _scaled(wide, 3) + pairs + matrices
 
 
-def kept(derived: Derived) -> Size:
+def kept(derived: Derived, apart: bool) -> Size:
     """Entries that a chunk's states take up on the way forward and back: written, read, and laid
-    out anew for products each way."""
+    out anew for products each way; in functions of their own also those of the adjoint, which is
+    read and laid out there as well, so much as C was measured to gain with longer chunks."""
     found = ZERO
     for stage in derived.passes:
         if isinstance(stage, AttentionPass):
             continue
         for n in stage.forward.loads("state").values():
             found = found + extent(stage.forward, stage.forward.body[n].axes)
-    return _scaled(found, 4)
+    return _scaled(found, 8 if apart else 4)
 
 
 def evaluate(size: Size, at: Mapping[str, float]) -> float:
