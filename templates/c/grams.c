@@ -43,19 +43,6 @@ static inline void leaf_block(real out[LEAF][LEAF], const real *a, int64_t n, in
         for (int64_t s = 0; s <= t; s++) out[t][s] = a[(t + late) * C + s];
 }
 
-/* The sum of each of LANES vectors: every step folds two into one, their lanes in turn. */
-INLINE vec lane_sums(vec v[LANES]) {
-    UNROLL for (int n = LANES / 2; n; n /= 2)
-        UNROLL for (int i = 0; i < n; i++) v[i] = SHUFFLE(v[i], v[i + n], LOW_ZIP) + SHUFFLE(v[i], v[i + n], HIGH_ZIP);
-    return v[0];
-}
-
-enum { FOLDED = 16 }; /* sums that are folded together: what registers hold */
-
-INLINE void fold(real out[FOLDED], vec v[FOLDED]) {
-    UNROLL for (int i = 0; i < FOLDED; i += LANES) *(vec *)(out + i) = lane_sums(v + i);
-}
-
 /* Rows of a run of LEAF tokens, `apart`: decays, x and y. */
 typedef struct {
     const real *f, *x, *y;
@@ -115,27 +102,6 @@ static void gram_leaves(real *a, const real *x, const real *y, const levels_t *d
     }
 }
 
-enum { EDGE = 4 }; /* of a block of pairs whose sums are folded together */
-
-/* a [n][m] of two neighbouring runs = x y', where these are few: products of rows as they lie. */
-static void cross(real *a, int64_t C, const real *x, const real *y, int64_t n, int64_t m, int64_t D) {
-    if (n % EDGE || m % EDGE || n * m > LEAF * LEAF || D % LANES) {
-        gemm(n, m, D, x, D, 1, y, 1, D, a, C, 1, WHOLE, 0);
-        return;
-    }
-    for (int64_t t = 0; t < n; t += EDGE)
-        for (int64_t s = 0; s < m; s += EDGE) {
-            vec sums[FOLDED];
-            real out[FOLDED];
-            UNROLL for (int i = 0; i < FOLDED; i++) sums[i] = (vec){0};
-            for (int64_t k = 0; k < D; k += LANES)
-                UNROLL for (int i = 0; i < FOLDED; i++)
-                    sums[i] += *(const vec *)(x + (t + i / EDGE) * D + k) * *(const vec *)(y + (s + i % EDGE) * D + k);
-            fold(out, sums);
-            for (int i = 0; i < FOLDED; i++) a[(t + i / EDGE) * C + s + i % EDGE] = out[i];
-        }
-}
-
 static UNUSED int64_t meet_room(int64_t C, int64_t X) {
     return 2 * C * X;
 }
@@ -174,7 +140,7 @@ static DEVICE void meet(real *a, real *up, real *down, const real *x, const real
     for (int64_t m = LEAF; m < C; totals += runs_of(C, m) * D, m *= 2) {
         for (int64_t at = 0; a && at + m < C; at += 2 * m) {
             const int64_t from = at + m, n = least(m, C - from);
-            cross(a + from * C + at, C, right + from * D, left + at * D, n, m, D);
+            gemm(n, m, D, right + from * D, D, 1, left + at * D, 1, D, a + from * C + at, C, 1, WHOLE, 0);
         }
         if (up || (a && 2 * m < C)) grow(right, right, UP, d, totals, m);
         if (down || (a && 2 * m < C)) grow(left, left, DOWN, d, totals, m);

@@ -4,19 +4,22 @@
 
 enum { WHOLE, LOWER_OUT, LOWER_A, UPPER_A };
 
-#if defined(__AVX512F__) || defined(__aarch64__)
+#if defined(__AVX512F__)
+enum { ROWS = 4, VECTORS = 4 }; /* of 32 registers 16 sums, four vectors of b and one of a */
+#elif defined(__aarch64__)
 enum { ROWS = 6, VECTORS = 4 }; /* of 32 registers 24 sums, four vectors of b and one of a */
 #else
 enum { ROWS = 6, VECTORS = 2 }; /* of 16 registers 12 sums, two vectors of b and one of a */
 #endif
-enum { TALL = 8, DEPTH = 128, WIDE = VECTORS * LANES }; /* TALL rows where half the vectors do */
+enum { TALL = 8, LOW = 4, DEPTH = 128, WIDE = VECTORS * LANES }; /* TALL rows where half the vectors do */
 
 #define UNROLL _Pragma("GCC unroll 16") /* loops over registers, whole */
+
+typedef word lanes __attribute__((vector_size(VECTOR_BYTES)));
 
 #if defined(__clang__) || __GNUC__ >= 12
 #define SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
 #else
-typedef word lanes __attribute__((vector_size(VECTOR_BYTES)));
 #define SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (lanes){__VA_ARGS__})
 #endif
 
@@ -81,36 +84,54 @@ static void pack(real *restrict panel, int64_t wide, int64_t k, int64_t width, c
     }
 }
 
-/* A block of C = scale[row sm] base + a b, or a b alone where base is NULL; base lies as C does. */
+/* `count` blocks of C, one below the other, each scale[row sm] base + a b, or a b alone where base is
+   NULL; base lies as C does. From one to the next a and b go on by so much, and the sum is of `k_on`
+   terms more, `k_most` at most; `lines` of what is wanted are asked for. */
 typedef struct {
     const real *a, *b;
     real *c;
     const real *base, *scale;
-    int64_t am, ak, bk, cm, sm, k;
-} sums_t;
+    int64_t am, ak, bk, cm, sm, count, a_on, b_on, k, k_on, k_most, lines;
+} strip_t;
 
-/* c [rows][vecs vectors] of x, all sums in registers. */
-INLINE void sums(const int rows, const int vecs, const sums_t *x) {
-    const int64_t am = x->am, ak = x->ak, bk = x->bk, cm = x->cm, sm = x->sm;
-    const real *a = x->a, *b = x->b, *base = x->base, *scale = x->scale;
-    real *c = x->c;
-    vec sum[TALL][VECTORS];
-    UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int v = 0; v < vecs; v++) sum[i][v] = (vec){0};
-    for (int64_t p = x->k; p > 0; p--, a += ak, b += bk) {
-        vec row[VECTORS];
-        UNROLL for (int v = 0; v < vecs; v++) row[v] = *(const vec *)(b + v * LANES);
-        UNROLL for (int i = 0; i < rows; i++)
-            UNROLL for (int v = 0; v < vecs; v++) sum[i][v] += a[i * am] * row[v];
-    }
-    if (base)
-        UNROLL for (int i = 0; i < rows; i++)
-            UNROLL for (int v = 0; v < vecs; v++) sum[i][v] += scale[i * sm] * *(const vec *)(base + i * cm + v * LANES);
-    UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int v = 0; v < vecs; v++) *(vec *)(c + i * cm + v * LANES) = sum[i][v];
+/* Part of a row of b: GCC would load it again for each use, if these are few. */
+INLINE vec in_register(const real *x) {
+    vec v = *(const vec *)x;
+#if defined(__x86_64__) || defined(__i386__)
+    __asm__("" : "+v"(v));
+#endif
+    return v;
 }
 
-INLINE void sums_of(const int rows, int vecs, const sums_t *x) {
+/* Blocks of so many rows and vectors, their sums in registers. */
+INLINE void sums(const int rows, const int vecs, const strip_t *x) {
+    const int64_t am = x->am, ak = x->ak, bk = x->bk, cm = x->cm, sm = x->sm;
+    const real *left = x->a, *right = x->b, *base = x->base, *scale = x->scale;
+    real *c = x->c;
+    for (int64_t n = x->count, k = x->k; n > 0; n--, k += x->k_on) {
+        const real *a = left, *b = right;
+        vec sum[TALL][VECTORS];
+        if (x->lines) ask(x->lines);
+        UNROLL for (int i = 0; i < rows; i++)
+            UNROLL for (int v = 0; v < vecs; v++) sum[i][v] = (vec){0};
+        for (int64_t p = k < x->k_most ? k : x->k_most; p > 0; p--, a += ak, b += bk) {
+            vec row[VECTORS];
+            UNROLL for (int v = 0; v < vecs; v++) row[v] = in_register(b + v * LANES);
+            UNROLL for (int i = 0; i < rows; i++)
+                UNROLL for (int v = 0; v < vecs; v++) sum[i][v] += a[i * am] * row[v];
+        }
+        if (base) {
+            UNROLL for (int i = 0; i < rows; i++)
+                UNROLL for (int v = 0; v < vecs; v++) sum[i][v] += scale[i * sm] * *(const vec *)(base + i * cm + v * LANES);
+            base += rows * cm, scale += rows * sm;
+        }
+        UNROLL for (int i = 0; i < rows; i++)
+            UNROLL for (int v = 0; v < vecs; v++) *(vec *)(c + i * cm + v * LANES) = sum[i][v];
+        left += x->a_on, right += x->b_on, c += rows * cm;
+    }
+}
+
+INLINE void sums_of(const int rows, int vecs, const strip_t *x) {
     if (vecs == 1)
         sums(rows, 1, x);
     else if (vecs == 2)
@@ -121,17 +142,15 @@ INLINE void sums_of(const int rows, int vecs, const sums_t *x) {
         sums(rows, VECTORS, x);
 }
 
-static void block(int64_t rows, int vecs, const sums_t *x) {
+static DEVICE void strip(int64_t rows, int vecs, const strip_t *x) {
     if (rows == TALL && vecs == 1)
         sums(TALL, 1, x);
     else if (rows == TALL)
         sums(TALL, VECTORS / 2, x);
     else if (rows == ROWS)
         sums_of(ROWS, vecs, x);
-    else if (rows == 4)
-        sums_of(4, vecs, x);
-    else if (rows == 2)
-        sums_of(2, vecs, x);
+    else if (rows == LOW)
+        sums_of(LOW, vecs, x);
     else
         sums_of(1, vecs, x);
 }
@@ -171,10 +190,20 @@ INLINE void begin(const onto_t *onto, real *c, int64_t cm, int64_t cn, int64_t i
         }
 }
 
-/* Zeros where row i of LOWER_OUT has columns from j on that lie behind it, `all` of them at hand. */
-INLINE void clear_above(real *c, int64_t cm, int64_t rows, int64_t seen, int64_t all) {
+/* The first n numbers of x, and zeros. */
+INLINE vec first_of(vec x, int64_t n) {
+    lanes at;
+    UNROLL for (int i = 0; i < LANES; i++) at[i] = (word)i;
+    return (vec)((lanes)x & (lanes)(at < (word)(n < 0 ? 0 : n < LANES ? n : LANES)));
+}
+
+/* Zeros in rows of c where row i has columns from seen + i on, of `vecs` vectors. */
+INLINE void clear_above(real *c, int64_t cm, int64_t rows, int64_t seen, int vecs) {
     for (int64_t i = 0; i < rows; i++, c += cm)
-        for (int64_t q = seen + i < 0 ? 0 : seen + i; q < all; q++) c[q] = 0;
+        for (int v = 0; v < vecs; v++) {
+            vec *const x = (vec *)(c + v * LANES);
+            *x = first_of(*x, seen + i - v * LANES);
+        }
 }
 
 /* All rows of C by `width` columns from j on; b holds just these. */
@@ -184,34 +213,42 @@ static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t t
     _Alignas(VECTOR_BYTES) real tile[TALL * WIDE];
     const int all = (int)((width + LANES - 1) / LANES), asks = ahead.first < ahead.count;
     const int onto_rows = onto && onto->sn == 0, direct = cn == 1 && width == all * LANES && (shape != LOWER_OUT || !add);
-    for (int64_t i = 0, rows; i < m; i += rows) {
-        const int64_t left = m - i;
-        rows = left >= TALL && all <= VECTORS / 2 ? TALL : left >= ROWS ? ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    for (int64_t i = 0, rows, count; i < m; i += rows * count) {
+        const int64_t left = m - i, seen = shape == LOWER_OUT ? i - j : width; /* columns before the first row's last */
+        const int half = all <= VECTORS / 2 || seen + TALL <= VECTORS / 2 * LANES;
+        rows = left >= TALL && half ? TALL : left >= ROWS ? ROWS : left >= LOW ? LOW : 1, count = 1;
+        const int vecs = seen + rows >= width ? all : seen + rows <= 0 ? 1 : (int)((seen + rows + LANES - 1) / LANES);
         const int64_t first = shape == UPPER_A && i > from ? i : from;
         const int64_t end = shape == LOWER_A && i + rows < to ? i + rows : to;
-        const int64_t last = shape == LOWER_OUT ? i - j : width;
-        const int64_t depth = first < end && last + rows > 0 ? end - first : 0;
-        const int vecs = last + rows >= width ? all : last + rows <= 0 ? 1 : (int)((last + rows + LANES - 1) / LANES);
-        if (onto && !from && !(direct && onto_rows)) begin(onto, c - j * cn, cm, cn, i, j, rows, width);
-        sums_t x = {a + i * am + first * ak, b + (first - from) * bk, c + i * cm, NULL, &one, am, ak, bk, cm, 0, depth};
-        if (add && !depth && !(direct && onto)) continue;
-        if (asks) ask(rows * vecs * depth < 32 * ASKED ? rows * vecs * depth / 32 : ASKED);
-        if (direct) {
+        const int64_t depth = first < end && seen + rows > 0 ? end - first : 0;
+        strip_t x = {.a = a + i * am + first * ak, .b = b + (first - from) * bk, .c = c + i * cm, .scale = &one, .count = 1};
+        x.am = am, x.ak = ak, x.bk = bk, x.cm = cm, x.k = x.k_most = depth, x.a_on = rows * am;
+        if (asks) x.lines = rows * vecs * depth < 32 * ASKED ? rows * vecs * depth / 32 : ASKED;
+        if (direct && onto_rows && !from) {
+            x.base = onto->base + i * cm + j;
+            if (onto->scale) x.scale = onto->scale + i * onto->sm, x.sm = onto->sm;
+        } else {
+            if (onto && !from) begin(onto, c - j * cn, cm, cn, i, j, rows, width);
+            if (add && !depth) continue;
             if (add) x.base = x.c;
-            if (onto && onto_rows && !from) {
-                x.base = onto->base + i * cm + j;
-                if (onto->scale) x.scale = onto->scale + i * onto->sm, x.sm = onto->sm;
-            }
-            block(rows, vecs, &x);
-            if (last + 1 < width) clear_above(x.c, cm, rows, last + 1, width);
+        }
+        if (!direct) {
+            x.c = tile, x.cm = WIDE, x.base = NULL;
+            strip(rows, vecs, &x);
+            if (cn == 1)
+                put(c + i * cm, cm, 1, tile, rows, width, seen, add);
+            else
+                put(c + i * cm, cm, cn, tile, rows, width, seen, add);
             continue;
         }
-        x.c = tile, x.cm = WIDE;
-        block(rows, vecs, &x);
-        if (cn == 1)
-            put(c + i * cm, cm, 1, tile, rows, width, last, add);
-        else
-            put(c + i * cm, cm, cn, tile, rows, width, last, add);
+        if (depth && !(onto && !onto_rows)) { /* those below are alike */
+            const int64_t alike = seen + 1 >= width ? left : vecs * LANES - seen;
+            if (shape == LOWER_A) x.k_on = rows, x.k_most = to - from;
+            if (shape == UPPER_A && i >= from) x.a_on += rows * ak, x.b_on = rows * bk, x.k_on = -rows;
+            if (shape != UPPER_A || i >= from) x.count = count = alike < rows ? 1 : (alike < left ? alike : left) / rows;
+        }
+        strip(rows, vecs, &x);
+        if (seen + 1 < width) clear_above(x.c, cm, rows * count, seen + 1, all);
     }
 }
 
@@ -269,6 +306,49 @@ static void row_product(int64_t n, int64_t k, const real *a, int64_t ak, const r
     }
 }
 
+/* The sum of each of LANES vectors: every step folds two into one, their lanes in turn. */
+INLINE vec lane_sums(vec v[LANES]) {
+    UNROLL for (int n = LANES / 2; n; n /= 2)
+        UNROLL for (int i = 0; i < n; i++) v[i] = SHUFFLE(v[i], v[i + n], LOW_ZIP) + SHUFFLE(v[i], v[i + n], HIGH_ZIP);
+    return v[0];
+}
+
+enum { FOLDED = 16, EDGE = 4 }; /* sums that are folded together, what registers hold: a block of EDGE rows and columns */
+
+INLINE void fold(real out[FOLDED], vec v[FOLDED]) {
+    UNROLL for (int i = 0; i < FOLDED; i += LANES) *(vec *)(out + i) = lane_sums(v + i);
+}
+
+/* Whether C is made of rows of a and columns of b as they lie: so few columns are not worth packing. */
+INLINE int few_columns(int64_t m, int64_t n, int64_t k, int64_t ak, int64_t bk, int64_t cn) {
+    return ak == 1 && bk == 1 && cn == 1 && 4 * n <= k && m % EDGE == 0 && n % EDGE == 0 && k % LANES == 0;
+}
+
+/* C = A B then, of WHOLE or LOWER_OUT. */
+static DEVICE void inner_products(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, const real *b, int64_t bn, real *c,
+                                  int64_t cm, int shape) {
+    for (int64_t i = 0; i < m; i += EDGE, a += EDGE * am, c += EDGE * cm) {
+        const int64_t end = shape == LOWER_OUT && i + EDGE < n ? i + EDGE : n;
+        for (int64_t j = 0; j < end; j += EDGE) {
+            vec sum[FOLDED];
+            real out[FOLDED];
+            UNROLL for (int q = 0; q < FOLDED; q++) sum[q] = (vec){0};
+            for (int64_t p = 0; p < k; p += LANES) {
+                vec y[EDGE];
+                UNROLL for (int s = 0; s < EDGE; s++) y[s] = in_register(b + (j + s) * bn + p);
+                UNROLL for (int t = 0; t < EDGE; t++) {
+                    const vec x = in_register(a + t * am + p);
+                    UNROLL for (int s = 0; s < EDGE; s++) sum[t * EDGE + s] += x * y[s];
+                }
+            }
+            fold(out, sum);
+            for (int t = 0; t < EDGE; t++) memcpy(c + t * cm + j, out + t * EDGE, EDGE * sizeof(real));
+        }
+        for (int64_t t = 0; shape == LOWER_OUT && t < EDGE; t++)
+            for (int64_t j = i + t + 1; j < n; j++) c[t * cm + j] = 0;
+    }
+}
+
 /* `gemm_exact`, or with `onto` C = that + A B. */
 static DEVICE void multiply(int64_t m, int64_t n, int64_t k, const real *a, int64_t am, int64_t ak, const real *b, int64_t bk,
                             int64_t bn, real *c, int64_t cm, int64_t cn, int shape, int add, const onto_t *onto) {
@@ -285,6 +365,10 @@ static DEVICE void multiply(int64_t m, int64_t n, int64_t k, const real *a, int6
     if (shape == WHOLE && m == 1) {
         if (onto) begin(onto, c, cm, cn, 0, 0, 1, n);
         row_product(n, k, a, ak, b, bk, bn, c, cn, add);
+        return;
+    }
+    if (!add && (shape == WHOLE || shape == LOWER_OUT) && few_columns(m, n, k, ak, bk, cn)) {
+        inner_products(m, n, k, a, am, b, bn, c, cm, shape);
         return;
     }
     _Alignas(VECTOR_BYTES) real panel[DEPTH * WIDE];
