@@ -105,6 +105,13 @@ INLINE float narrow(real x) {
 #endif
 }
 
+/* n reals; what is short takes no call. */
+INLINE void copy_row(real *restrict out, const real *restrict x, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) *(vec *)(out + i) = *(const vec *)(x + i);
+    for (; i < n; i++) out[i] = x[i];
+}
+
 /* out = rows of width numbers at data, a stride apart. */
 INLINE void load_rows(real *restrict out, const char *data, int32_t dtype, int64_t stride, int64_t rows, int64_t width) {
     for (int64_t t = 0; t < rows; t++, out += width) {
@@ -168,8 +175,7 @@ static DEVICE void load_tile(real *restrict out, const lacc_array *x, int64_t n,
     const int one = x->token == width;
     const int64_t count = one ? 1 : rows, wide = one ? rows * width : width;
     if (x->dtype == LACC_REAL)
-        for (int64_t t = 0; t < count; t++)
-            memcpy(out + t * wide, (const real *)data + t * x->token, (size_t)wide * sizeof(real));
+        for (int64_t t = 0; t < count; t++) copy_row(out + t * wide, (const real *)data + t * x->token, wide);
     else
         load_rows(out, data, x->dtype, x->token, count, wide);
 }
@@ -228,8 +234,7 @@ static DEVICE void store_tile(const lacc_array *x, int64_t n, int64_t h, int64_t
     const int one = x->token == width;
     const int64_t count = one ? 1 : rows, wide = one ? rows * width : width;
     if (x->dtype == LACC_REAL)
-        for (int64_t t = 0; t < count; t++)
-            memcpy((real *)data + t * x->token, tile + t * wide, (size_t)wide * sizeof(real));
+        for (int64_t t = 0; t < count; t++) copy_row((real *)data + t * x->token, tile + t * wide, wide);
     else
         store_rows(data, x->dtype, x->token, tile, count, wide);
 }

@@ -210,33 +210,46 @@ static DEVICE void whole(real *out, const levels_t *d) {
 /* Products between the tokens of a run of one decay a token: out[t][s] is that of the factors after s
    up to t, 0 where s > t. */
 static void leaf_products(real out[LEAF][LEAF], const levels_t *d, int64_t from, int64_t n) {
-    const real start = d->log ? 0 : 1, none = d->log ? (real)-INFINITY : 0;
-    for (int64_t t = 0; t < LEAF; t++) {
-        const real own = t < n ? d->g[from + t] : 0;
-        for (int64_t s = 0; s < LEAF; s++)
-            out[t][s] = s > t ? none : s == t ? start : d->log ? out[t - 1][s] + own : out[t - 1][s] * own;
+    const int log = d->log;
+    const real start = log ? 0 : 1, none = log ? (real)-INFINITY : 0;
+    for (int t = 0; t < LEAF; t++) {
+        const real own = t < n ? d->g[from + t] : 0, *before = out[t ? t - 1 : 0];
+#pragma omp simd
+        for (int s = 0; s < LEAF; s++) {
+            const real more = log ? before[s] + own : before[s] * own;
+            out[t][s] = s < t ? more : s == t ? start : none;
+        }
     }
-    if (d->log) exps(out[0], out[0], LEAF * LEAF);
+    if (log) exps(out[0], out[0], LEAF * LEAF);
+}
+
+/* Part of a row of pairs, of a whole run but for the last: a multiple of x. */
+static inline void run_row(real *out, const real *x, real factor, int64_t n) {
+    if (n == LEAF)
+#pragma omp simd
+        for (int s = 0; s < LEAF; s++) out[s] = factor * x[s];
+    else
+        for (int64_t s = 0; s < n; s++) out[s] = factor * x[s];
 }
 
 /* P [C][C] of one decay a token, 0 where t does not see s. A token sees those before its run through
    the end of the run before. */
 static const real *pairs_of(levels_t *d) {
+    static const real none[LEAF];
     const int64_t C = d->C, late = d->strict;
     if (d->paired) return d->pairs;
     d->paired = 1;
     fill(d->pairs, 0, late * C);
     for (int64_t from = 0; from < C - late; from += LEAF) {
-        const int64_t n = least(LEAF, C - late - from), wide = least(LEAF, C - from);
-        real own[LEAF][LEAF], *row = d->pairs + (late + from) * C;
-        const real *edge = row - C;
+        const int64_t n = least(LEAF, C - late - from);
+        real own[LEAF][LEAF], *rows = d->pairs + (late + from) * C;
         leaf_products(own, d, from, n);
-        for (int64_t t = 0; t < n; t++, row += C) {
+        for (int64_t t = 0; t < n; t++) {
+            real *row = rows + t * C;
             const real up = own[t][0] * d->f[from];
-#pragma omp simd
-            for (int64_t s = 0; s < from; s++) row[s] = edge[s] * up;
-            copy(row + from, own[t], wide);
-            fill(row + from + wide, 0, C - from - wide);
+            for (int64_t at = 0; at < from; at += LEAF) run_row(row + at, rows - C + at, up, LEAF);
+            run_row(row + from, own[t], 1, least(LEAF, C - from));
+            for (int64_t at = from + LEAF; at < C; at += LEAF) run_row(row + at, none, 0, least(LEAF, C - at));
         }
     }
     return d->pairs;

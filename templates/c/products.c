@@ -320,8 +320,9 @@ INLINE void fold(real out[FOLDED], vec v[FOLDED]) {
 }
 
 /* Whether C is made of rows of a and columns of b as they lie: so few columns are not worth packing. */
-INLINE int few_columns(int64_t m, int64_t n, int64_t k, int64_t ak, int64_t bk, int64_t cn) {
-    return ak == 1 && bk == 1 && cn == 1 && 4 * n <= k && m % EDGE == 0 && n % EDGE == 0 && k % LANES == 0;
+INLINE int few_columns(int64_t m, int64_t n, int64_t k, int64_t ak, int64_t bk, int64_t cn, int shape) {
+    const int64_t few = shape == LOWER_OUT ? k / 4 : shape == WHOLE ? k / 8 : 0;
+    return ak == 1 && bk == 1 && cn == 1 && n <= few && m % EDGE == 0 && n % EDGE == 0 && k % LANES == 0;
 }
 
 /* C = A B then, of WHOLE or LOWER_OUT. */
@@ -367,7 +368,7 @@ static DEVICE void multiply(int64_t m, int64_t n, int64_t k, const real *a, int6
         row_product(n, k, a, ak, b, bk, bn, c, cn, add);
         return;
     }
-    if (!add && (shape == WHOLE || shape == LOWER_OUT) && few_columns(m, n, k, ak, bk, cn)) {
+    if (!add && few_columns(m, n, k, ak, bk, cn, shape)) {
         inner_products(m, n, k, a, am, b, bn, c, cm, shape);
         return;
     }
