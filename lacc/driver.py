@@ -126,6 +126,8 @@ def compile(
         kernel = TARGETS[target].build(spec, wanted)
     if asked in kernel.missing:
         raise LaccError([kernel.missing[asked]])
+    options = {"dtype": dtype, "mode": mode, "chunk": chunk, "machine": machine, "tuned": tuned}
+    kernel.asked = {"target": target, **options}
     return kernel
 
 

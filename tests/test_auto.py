@@ -99,6 +99,15 @@ def test_devices_are_told_apart() -> None:
         kernel()(*(x.to("meta") for x in (q, k, v, g)))
 
 
+@pytest.mark.parametrize("target", ["auto", "c"])
+def test_what_is_no_array_is_named(target: str) -> None:
+    torch = pytest.importorskip("torch")
+    kernel, q = lacc.compile(ROOT / "examples/linear.la", target=target), torch.zeros(1, 4, 2, 3)
+    for wrong in (q.tolist(), "q"):
+        with pytest.raises(TypeError, match=r"k: expected .*, got <class"):
+            kernel(q, wrong, q)
+
+
 def test_numpy_refuses_tensors() -> None:
     with pytest.raises(TypeError, match=r"q: expected a NumPy array, got <class 'torch.Tensor'>"):
         lacc.compile(EXAMPLES_DIR / "gla.la", target="numpy")(*drawn())

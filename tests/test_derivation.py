@@ -67,6 +67,16 @@ output o : [K]
 m[t] = min(m[t-1] + f, i)
 o = m[t]
 """
+SHARED = """variant shared
+dim K = 4
+input i : [K]
+input f : scalar
+state m, z : [K]
+output o : [K]
+m[t] = max(m[t-1] + f, i)
+z[t] = logaddexp(z[t-1] + logsigmoid(f), i)
+o = m[t] + z[t]
+"""
 BY_CLASS = {
     "identity": "linear_transformer",
     "scalar": "gated_deltaproduct",
@@ -86,6 +96,7 @@ BY_CLASS = {
     "backward": "bidirectional",
     "nonlinear": "ttt_linear",
     "minplus": LEAST,
+    "one decay of all channels": SHARED,
     "both": BOTH,
     "dense": DENSE,
     "scalars": SCALAR,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import pickle
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -124,6 +125,33 @@ def test_packed_sequences_are_apart() -> None:
         torch.testing.assert_close(y[:, a:b], wanted)
         torch.testing.assert_close(cache.state.S[n], end.state.S[0])
         torch.testing.assert_close(cache.tails["q"][n], end.tails["q"][0])
+
+
+def test_a_layer_and_its_cache_are_kept() -> None:
+    """Pickled and copied, as data loaders and checkpoints do it."""
+    layer, x = made("gla", conv_size=3), drawn()
+    with torch.no_grad():
+        y, cache = layer(x)
+        expected = layer.step(x[:, 0], cache)[0]
+        for again, then in (
+            pickle.loads(pickle.dumps((layer, cache))),
+            copy.deepcopy((layer, cache)),
+        ):
+            assert torch.equal(again(x)[0], y)
+            assert torch.equal(again.step(x[:, 0], then)[0], expected)
+    assert type(copy.deepcopy(layer)) is type(layer)
+    assert copy.deepcopy(cache).state._fields == ("S",)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    layer, x = made("gla", conv_size=3), drawn()
+    _, cache = layer(x[:1].expand(3, -1, -1))
+    with pytest.raises(ValueError, match=r"cache: expected one of \d rows, got 3"):
+        layer(x, cache)
+    with pytest.raises(ValueError, match="cu_seqlens: expected a tensor"):
+        layer(x[:1], cu_seqlens=[0, x.shape[1]])
+    with pytest.raises(ValueError, match="cu_seqlens: expected bounds from 0 to T"):
+        layer(x[:1], cu_seqlens=torch.tensor([0, 2]))
 
 
 def test_rows_of_a_cache_are_chosen() -> None:

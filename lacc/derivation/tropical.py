@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lacc.analysis.transition import Recurrence
+from lacc.derivation.axes import summed
 from lacc.derivation.naming import Names
 from lacc.derivation.terms import (
     END,
@@ -35,7 +36,7 @@ class Tropical:
 
     def __init__(self, recurrence: Recurrence, state: State, names: Names) -> None:
         assert recurrence.tropical is not None
-        self.form, self.name = recurrence.tropical, state.name
+        self.form, self.name, self.rank = recurrence.tropical, state.name, len(state.shape)
         self.sum = names.of(self.form.f, "F", "Φ")
         self.slope = names.fresh("p", "π")
         self.direct = names.fresh("G", "Ḡ")
@@ -116,5 +117,6 @@ class Tropical:
             (self.form.i, had(add(number(1), neg(p)), self.d(T))),
         ):
             if expr.op != "const":
+                value = value if expr.shape else summed(self.rank, value, ())
                 parts.append(Equation(Term("d", (spec(expr, T),)), value, "1 <= t <= C"))
         return Section("Backward", tuple(parts))

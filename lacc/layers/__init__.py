@@ -28,8 +28,15 @@ def layer(kernel: Kernel) -> type[Any]:
         "pinned": kernel.signature.pinned,
         "run": staticmethod(kernel.__call__),
         "run_step": staticmethod(kernel.step),
+        "__reduce__": lambda self: (again, (kernel,), self.__getstate__()),
     }
     return type(class_name(kernel), (module.Layer,), fields)
+
+
+def again(kernel: Kernel) -> Any:
+    """A layer around ``kernel`` with nothing in it yet, which a pickled one fills."""
+    made = kernel.layer
+    return made.__new__(made)
 
 
 def class_name(kernel: Kernel) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, ClassVar, cast
@@ -100,6 +101,13 @@ class Cache:
     def select(self, rows: Tensor) -> Cache:
         """The cache of chosen rows, for beams and for batches that change."""
         return self.map(lambda x: x.index_select(0, rows))
+
+    def __reduce__(self) -> Any:
+        """The state as a plain tuple: the class of its fields is of one compiled file."""
+        return Cache, (self.variant, tuple(self.state), self.tails)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Cache:
+        return self.map(lambda x: deepcopy(x, memo))
 
     def detach(self) -> Cache:
         """The cache without its history, for training on a long text piece by piece."""
@@ -310,7 +318,10 @@ class Layer(nn.Module):
             if cu_seqlens is not None:
                 raise ValueError("attention_mask: expected None where cu_seqlens is given")
             x = x.masked_fill(~valid.unsqueeze(-1), 0)
-        state, tails = self._begun(cache)
+        if cu_seqlens is not None and not (isinstance(cu_seqlens, Tensor) and len(x) == 1):
+            got = f"{type(cu_seqlens).__name__} with x of shape {tuple(x.shape)}"
+            raise ValueError(f"cu_seqlens: expected a tensor [N + 1], and one row of x; got {got}")
+        state, tails = self._begun(cache, len(x) if cu_seqlens is None else len(cu_seqlens) - 1)
         arguments, tails = self._arguments(x, tails, valid, cu_seqlens)
         found, state = self.run(
             **arguments, initial_state=state, valid=valid, cu_seqlens=cu_seqlens
@@ -321,19 +332,22 @@ class Layer(nn.Module):
         """One token, ``x`` [B, d_model], to (y [B, d_model], cache)."""
         if x.ndim != 2 or x.shape[-1] != self.d_model:
             raise ValueError(f"x: expected [B, {self.d_model}], got shape {tuple(x.shape)}")
-        state, tails = self._begun(cache)
+        state, tails = self._begun(cache, len(x))
         arguments, tails = self._arguments(x.unsqueeze(1), tails, None, None)
         fed = {v.name for v in self.fed}
         token = {name: y[:, 0] if name in fed else y for name, y in arguments.items()}
         found, state = self.run_step(**token, state=state)
         return self._read(x, found), Cache(self.variant, state, tails)
 
-    def _begun(self, cache: Cache | None) -> tuple[Any, dict[str, Tensor]]:
+    def _begun(self, cache: Cache | None, rows: int) -> tuple[Any, dict[str, Tensor]]:
         if cache is None:
             return None, {}
         if not isinstance(cache, Cache) or cache.variant != self.variant:
             got = cache.variant if isinstance(cache, Cache) else type(cache).__name__
             raise ValueError(f"cache: expected one of {self.variant}, got one of {got}")
+        for y in (*cache.state, *cache.tails.values()):
+            if len(y) != rows:
+                raise ValueError(f"cache: expected one of {rows} rows, got {len(y)}")
         return cache.state, cache.tails
 
     def _valid(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
@@ -418,6 +432,9 @@ def mixed(
     Tokens that are not ``valid`` are passed over: the taps reach to valid ones only."""
     if cu is not None:
         starts, lengths = cu[:-1], cu[1:] - cu[:-1]
+        if int(lengths.sum()) != x.shape[1]:
+            got = cu.tolist()
+            raise ValueError(f"cu_seqlens: expected bounds from 0 to T = {x.shape[1]}, got {got}")
         at = torch.arange(int(lengths.max()) if len(lengths) else 0, device=x.device)
         inside = at < lengths.unsqueeze(1)
         rows = x[0][(starts.unsqueeze(1) + at).clamp(max=max(x.shape[1] - 1, 0))]

@@ -71,6 +71,8 @@ class Kernel:
         )
         self._placed, self._placed_vjp, self._end, self._begin = other
         self._defaults = {"mode": mode, "chunk": chunk}
+        self.asked: dict[str, Any] | None = None
+        """The options of `lacc.compile`, where that made it."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """(outputs, state) of whole sequences.
@@ -185,6 +187,15 @@ class Kernel:
         if asked in self.missing:
             raise LaccError([self.missing[asked]])
         return options
+
+    def __reduce__(self) -> Any:
+        """How it was compiled: a process that reads it compiles it again, or finds it compiled."""
+        if self.asked is None:
+            raise TypeError(f"{self!r}: only what lacc.compile gives can be pickled")
+        return partial(import_module("lacc.driver").compile, self.spec, **self.asked), ()
+
+    def __deepcopy__(self, _: Any) -> Kernel:
+        return self  # nothing in it changes
 
     def __repr__(self) -> str:
         names = ", ".join(a.name for a in self.signature.arguments)

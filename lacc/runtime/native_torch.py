@@ -134,7 +134,7 @@ class Host:
         asked, operators = (*given, mode, chunk, state_dtype, debug), self.operators
         if looked_at(given):
             return self.given_back(operators.forward(*asked))
-        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given):
+        if torch.is_grad_enabled() and any(is_tensor(x) and x.requires_grad for x in given):
             return self.given_back(operators.differentiable(*asked))
         return self.given_back(operators.run(*asked))
 

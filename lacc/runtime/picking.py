@@ -104,8 +104,10 @@ def kind_of(arguments: Mapping[str, Any]) -> str:
         return "CPU tensors"
     first, where = "", None
     for name, x in arguments.items():
-        if isinstance(x, np.ndarray) or not hasattr(x, "requires_grad"):
+        if x is None or isinstance(x, np.ndarray | np.generic):
             continue
+        if not hasattr(x, "requires_grad"):
+            raise TypeError(f"{name}: expected an array or a tensor, got {type(x)}")
         if where is None:
             first, where = name, x.device
         elif x.device.type != where.type:
