@@ -213,6 +213,8 @@ class Ops:
 
     def _joined(self, n: int, inst: Inst, ins: tuple[int, ...]) -> list[str]:
         """A loop over all axes: the sum (or the largest) of products of the operands' entries."""
+        if call := self._dots(n, inst, ins):
+            return [call]
         start, join = JOINED.get(inst.op, JOINED["sum"])
         widest = max((self.v.body[i].axes for i in ins), key=len)
         axes = [x for i in ins for x in self.v.body[i].axes if x not in widest]
@@ -227,6 +229,17 @@ class Ops:
         lines = [f"real sum = {start};", *inner, f"{out} = sum;"]
         kept = [x for x in axes if x not in over]
         return self.loop(lines, kept, simd="") if kept else ["{", *_in(lines), "}"]
+
+    def _dots(self, n: int, inst: Inst, ins: tuple[int, ...]) -> str:
+        """The call that multiplies two tiles row by row; "" where these are no such."""
+        if inst.op != "contract":
+            return ""
+        axes = self.v.body[ins[0]].axes
+        rows = inst.axes
+        if axes != (*rows, *inst.value) or not all(self.v.is_dense(i, axes) for i in ins):
+            return ""
+        given = [self.v.address(n), *self._pointers(ins), self.v.entries(rows)]
+        return f"row_dots({', '.join([*given, self.v.entries(inst.value)])});"
 
     # ---- device functions ------------------------------------------------------------------------
 
@@ -310,11 +323,11 @@ class Ops:
         (d,) = (self.v.names[i] for i in inst.ins)
         return [f"{inst.op}({self.v.address(n)}, &{d});"]
 
-    def _matrix_pull(self, n: int, inst: Inst) -> list[str]:
+    def _pull_of_levels(self, n: int, inst: Inst) -> list[str]:
         ct, d = inst.ins
-        self._room("matrix_pull", "L", self._width(self.v.body[d].axes, True))
+        self._room(inst.op, "L", self._width(self.v.body[d].axes, True))
         given = [self.v.names[n], self.v.pointer(ct), f"&{self.v.names[d]}", self.room]
-        return [f"matrix_pull({', '.join(given)});"]
+        return [f"{inst.op}({', '.join(given)});"]
 
     def _pulled(self, n: int, inst: Inst) -> list[str]:
         """Cotangents of decays, as many as there are, on top of a base."""
@@ -328,10 +341,10 @@ class Ops:
         call = [self.v.names[n], *tiles, f"&{self.v.names[d]}", self.room]
         return [f"pulled({', '.join(call)});"]
 
-    def _meet_pull(self, n: int, inst: Inst) -> list[str]:
-        """Cotangents of the operands of one or of several sums over pairs."""
+    def _meets_pull(self, n: int, inst: Inst) -> list[str]:
+        """Cotangents of the operands of sums over pairs."""
         *tiles, d = inst.ins
-        places = inst.value or ((0, 1),)
+        places = inst.value
         last = 1 + max(place for both in places for place in both)
         x_axes = self.v.body[tiles[-1]].axes
         size, most = self._width(x_axes), self._width(x_axes, True)
@@ -370,10 +383,12 @@ METHODS: dict[str, Callable[[Ops, int, Inst], list[str]]] = {
     "dense_solve": Ops._dense_solve,
     "levels": Ops._levels,
     **dict.fromkeys(("prefix", "suffix", "whole", "matrix"), Ops._of_levels),
-    "matrix_pull": Ops._matrix_pull,
+    **dict.fromkeys(
+        ("prefix_pull", "suffix_pull", "whole_pull", "matrix_pull"), Ops._pull_of_levels
+    ),
+    **dict.fromkeys(("gram", "meet", "decayed", "meet_pull", "decayed_pull"), Ops._met),
     "pulled": Ops._pulled,
-    "meet_pull": Ops._meet_pull,
-    **dict.fromkeys(("gram", "meet", "decayed", "decayed_pull"), Ops._met),
+    "meets_pull": Ops._meets_pull,
 }
 
 

@@ -36,8 +36,8 @@ class Pairs:
 def joined_pulls(program: Program) -> Program:
     """An equal program with ``pulled``: a base and the cotangents of decays, of (decays, base,
     cotangent and value of the prefix, of the suffix, cotangent of the whole), value: which of these
-    there are; and with ``meet_pull`` of several (cotangent, x, y), value: the results that each
-    gives, the decays' behind these."""
+    there are; and with ``meets_pull`` of one or more (cotangent, x, y), value: the results that
+    each gives, the decays' behind these."""
     body, users = program.body, program_users(program)
     sums = {n: terms(program, users, n) for n in roots(program, users)}
     pairs = {
@@ -53,10 +53,14 @@ def joined_pulls(program: Program) -> Program:
 
     def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
         inst = body[n]
-        if inst.op == "meet_pull" and n in pairs:
-            tiles = [new(i) for m in pairs[n].members for i in body[m].ins[:3]]
+        if inst.op == "meet_pull":
+            members: tuple[int, ...] = (n,)
+            places: tuple[tuple[int, int], ...] = ((0, 1),)
+            if n in pairs:
+                members, places = pairs[n].members, pairs[n].places
+            tiles = [new(i) for m in members for i in body[m].ins[:3]]
             every = (*tiles, new(inst.ins[3]))
-            return f.emit(Inst("meet_pull", every, pairs[n].places, inst.axes, inst.name))
+            return f.emit(Inst("meets_pull", every, places, inst.axes, inst.name))
         if inst.op == "pick" and inst.ins[0] in pairs:
             ins = tuple(map(new, inst.ins))
             result = pairs[inst.ins[0]].results[inst.ins[0], inst.value]

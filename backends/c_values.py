@@ -22,11 +22,12 @@ Index = dict[str, str]
 Source = tuple[int, Index, str]
 """An entry of a value, and the condition on which it is taken ("": always)."""
 
-RESULTS = words("meet meet_pull decayed_pull chain_parts solve_parts")
+RESULTS = words("meet meet_pull meets_pull decayed_pull chain_parts solve_parts")
 """Ops with several results, to be picked."""
 
 DENSE = RESULTS | words(
-    "tropical running solve inverse dense_solve levels gram decayed pulled matrix_pull"
+    "tropical running solve inverse dense_solve levels gram decayed prefix_pull "
+    "suffix_pull whole_pull matrix_pull pulled"
 )
 """Ops that take their operands as dense tiles in the order of their axes."""
 

@@ -399,3 +399,31 @@ static DEVICE void gemm_exact(int64_t m, int64_t n, int64_t k, const real *a, in
                               int64_t bn, real *c, int64_t cm, int64_t cn, int shape, int add) {
     multiply(m, n, k, a, am, ak, b, bk, bn, c, cm, cn, shape, add, NULL);
 }
+
+/* The sum of products of n numbers each. */
+static UNUSED real dot(const real *a, const real *b, int64_t n) {
+    vec sums[4];
+    UNROLL for (int i = 0; i < 4; i++) sums[i] = (vec){0};
+    int64_t k = 0;
+    for (; k + 4 * LANES <= n; k += 4 * LANES)
+        UNROLL for (int i = 0; i < 4; i++) sums[i] += *(const vec *)(a + k + i * LANES) * *(const vec *)(b + k + i * LANES);
+    for (; k + LANES <= n; k += LANES) sums[0] += *(const vec *)(a + k) * *(const vec *)(b + k);
+    sums[0] += sums[1], sums[2] += sums[3], sums[0] += sums[2];
+    real sum = 0;
+    for (int i = 0; i < LANES; i++) sum += sums[0][i];
+    for (; k < n; k++) sum += a[k] * b[k];
+    return sum;
+}
+
+/* out [n] = the sums of products of the rows of a and b [n][width]; those of LANES rows are folded together. */
+static UNUSED DEVICE void row_dots(real *out, const real *a, const real *b, int64_t n, int64_t width) {
+    int64_t t = 0;
+    for (; t + LANES <= n && width % LANES == 0; t += LANES, a += LANES * width, b += LANES * width) {
+        vec sums[LANES];
+        UNROLL for (int i = 0; i < LANES; i++) sums[i] = (vec){0};
+        for (int64_t k = 0; k < width; k += LANES)
+            UNROLL for (int i = 0; i < LANES; i++) sums[i] += *(const vec *)(a + i * width + k) * *(const vec *)(b + i * width + k);
+        *(vec *)(out + t) = lane_sums(sums);
+    }
+    for (; t < n; t++, a += width, b += width) out[t] = dot(a, b, width);
+}

@@ -472,48 +472,18 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             gemm(C, V, C, inverted, 1, C, product5, V, 1, product8, V, 1, UPPER_A, 0);
             gemm(C, K, V, scaled5, V, 1, S_start, 1, V, product9, K, 1, WHOLE, 0);
             gemm_onto(C, K, C, scaled6, C, 1, k, K, 1, dq, K, 1, LOWER_A, product9, up, 1, 0);
-            for (int64_t t = 0; t < C; t++) {
-                real sum = R(0);
-                #pragma omp simd reduction(+ : sum)
-                for (int64_t i_K = 0; i_K < K; i_K++) {
-                    sum += product9[t * K + i_K] * q[t * K + i_K];
-                }
-                product10[t] = sum;
-            }
+            row_dots(product10, product9, q, C, K);
             wait_for(by, &by->queue->state, i);
             gemm_onto(C, V, K, product7, K, 1, dS, V, 1, summed2, V, 1, WHOLE, product8, NULL, 0, 0);
             gemm_onto(V, K, C, summed2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
             gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
             give_turn(by, &by->queue->state, i);
             gemm(K, C, V, dS, V, 1, product2, 1, V, product11, 1, K, WHOLE, 0);
-            for (int64_t t = 0; t < C; t++) {
-                real sum = R(0);
-                #pragma omp simd reduction(+ : sum)
-                for (int64_t i_K = 0; i_K < K; i_K++) {
-                    sum += product11[t * K + i_K] * k[t * K + i_K];
-                }
-                product12[t] = sum;
-            }
-            {
-                real sum = R(0);
-                for (int64_t i_K = 0; i_K < K; i_K++) {
-                    #pragma omp simd reduction(+ : sum)
-                    for (int64_t i_V = 0; i_V < V; i_V++) {
-                        sum += dS[i_K * V + i_V] * S_start[i_K * V + i_V];
-                    }
-                }
-                product13 = sum;
-            }
+            row_dots(product12, product11, k, C, K);
+            row_dots(&product13, dS, S_start, 1, K * V);
             gemm(C, C, V, summed2, V, 1, product2, 1, V, pairs, C, 1, LOWER_OUT, 0);
             gemm(C, K, V, summed2, V, 1, S_start, 1, V, product14, K, 1, WHOLE, 0);
-            for (int64_t t = 0; t < C; t++) {
-                real sum = R(0);
-                #pragma omp simd reduction(+ : sum)
-                for (int64_t i_K = 0; i_K < K; i_K++) {
-                    sum += product14[t * K + i_K] * scaled2[t * K + i_K];
-                }
-                product15[t] = sum;
-            }
+            row_dots(product15, product14, scaled2, C, K);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
@@ -532,14 +502,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                 }
                 dbeta[t] = sum;
             }
-            for (int64_t t = 0; t < C; t++) {
-                real sum = R(0);
-                #pragma omp simd reduction(+ : sum)
-                for (int64_t i_V = 0; i_V < V; i_V++) {
-                    sum += summed2[t * V + i_V] * v[t * V + i_V];
-                }
-                product16[t] = sum;
-            }
+            row_dots(product16, summed2, v, C, V);
             #pragma omp simd
             for (int64_t t = 0; t < C; t++) {
                 dbeta2[t] = dbeta[t] + product16[t];
@@ -1022,14 +985,7 @@ static void backward_token(const gated_deltanet_run *run, const lacc_array *x, i
                     dv[i_V] += dS2[i_K * V + i_V] * (beta2 * k2[i_K]);
                 }
             }
-            {
-                real sum = R(0);
-                #pragma omp simd reduction(+ : sum)
-                for (int64_t i_K = 0; i_K < K; i_K++) {
-                    sum += summed[i_K] * k2[i_K];
-                }
-                dbeta = sum;
-            }
+            row_dots(&dbeta, summed, k2, 1, K);
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 real sum = R(0);
                 #pragma omp simd reduction(+ : sum)
@@ -1054,16 +1010,7 @@ static void backward_token(const gated_deltanet_run *run, const lacc_array *x, i
                 }
                 product4 = sum;
             }
-            {
-                real sum = R(0);
-                for (int64_t i_K = 0; i_K < K; i_K++) {
-                    #pragma omp simd reduction(+ : sum)
-                    for (int64_t i_V = 0; i_V < V; i_V++) {
-                        sum += dS2[i_K * V + i_V] * S_at[i_K * V + i_V];
-                    }
-                }
-                product5 = sum;
-            }
+            row_dots(&product5, dS2, S_at, 1, K * V);
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 dk[i_K] = summed[i_K] * beta2 + summed2[i_K] + -product3[i_K] * (alpha2 * beta2);

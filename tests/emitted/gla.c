@@ -319,14 +319,7 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
             gemm_onto(V, K, C, scaled, 1, V, from_start, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
             give_turn(by, &by->queue->state, i);
             gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                real sum = R(0);
-                #pragma omp simd reduction(+ : sum)
-                for (int64_t i_V = 0; i_V < V; i_V++) {
-                    sum += dS[i_K * V + i_V] * S_start[i_K * V + i_V];
-                }
-                product5[i_K] = sum;
-            }
+            row_dots(product5, dS, S_start, K, V);
             gemm_onto(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product2, NULL, 0, 0);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
@@ -710,14 +703,7 @@ static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, i
                     dv[i_V] += dS2[i_K * V + i_V] * k2[i_K];
                 }
             }
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                real sum = R(0);
-                #pragma omp simd reduction(+ : sum)
-                for (int64_t i_V = 0; i_V < V; i_V++) {
-                    sum += dS2[i_K * V + i_V] * S_at[i_K * V + i_V];
-                }
-                dalpha[i_K] = sum;
-            }
+            row_dots(dalpha, dS2, S_at, K, V);
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {

@@ -588,24 +588,26 @@ namespace backward_0c {
 constexpr int K_most = BLOCK < K ? BLOCK : K;
 
 /* Tiles: floats, and the stretches between barriers from which to which each is held. */
-ROOM placement<15> tiles()
+ROOM placement<17> tiles()
 {
-    return placed<15>({
-        {levels_room(L, K_most), 1, 8}, /* decay */
-        {L * K_most, 3, 6}, /* dg */
-        {L * V, 1, 3}, /* scaled */
-        {L * K_most, 3, 5}, /* q */
-        {L * K_most, 5, 8}, /* dq2 */
-        {L * K_most, 5, 10}, /* dk */
-        {L * K_most, 2, 7}, /* product5 */
+    return placed<17>({
+        {L * K_most, 3, 6}, /* product5 */
+        {L * K_most, 4, 7}, /* q */
+        {L * K_most, 6, 12}, /* dg */
+        {L * K_most, 6, 10}, /* k */
+        {prefix_pull_room(L, K_most), 6, 6}, /* work4 */
         {L * K_most, 0, 1}, /* g */
-        {L * K_most, 6, 7}, /* up2 */
-        {L * K_most, 8, 9}, /* down2 */
-        {L * K_most, 8, 9}, /* product2 */
-        {L * K_most, 4, 5}, /* k */
-        {K_most, 0, 3}, /* product3 */
-        {L * L, 3, 5}, /* product4 */
-        {meet_pull_room(L, K_most, K_most), 5, 5}, /* work */
+        {levels_room(L, K_most), 1, 11}, /* decay */
+        {L * V, 1, 3}, /* scaled2 */
+        {L * L, 2, 7}, /* product4 */
+        {L * K_most, 3, 8}, /* up2 */
+        {L * K_most, 7, 13}, /* dk */
+        {meet_pull_room(L, K_most, K_most), 7, 7}, /* work3 */
+        {L * K_most, 8, 12}, /* product2 */
+        {K_most, 10, 11}, /* product3 */
+        {suffix_pull_room(L, K_most), 10, 10}, /* work */
+        {L * K_most, 11, 12}, /* down2 */
+        {whole_pull_room(L, K_most), 11, 11}, /* work2 */
     });
 }
 
@@ -613,21 +615,23 @@ ROOM placement<15> tiles()
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0c(const gla_backward_0c_args a)
 {
     constexpr auto lies = tiles();
-    real *const decay_room = lies.tile(0, a.arena);
-    real *const dg = lies.tile(1, a.arena);
-    real *const scaled = lies.tile(2, a.arena);
-    real *const q = lies.tile(3, a.arena);
-    real *const dq2 = lies.tile(4, a.arena);
-    real *const dk = lies.tile(5, a.arena);
-    real *const product5 = lies.tile(6, a.arena);
-    real *const g = lies.tile(7, a.arena);
-    real *const up2 = lies.tile(8, a.arena);
-    real *const down2 = lies.tile(9, a.arena);
-    real *const product2 = lies.tile(10, a.arena);
-    real *const k = lies.tile(11, a.arena);
-    real *const product3 = lies.tile(12, a.arena);
-    real *const product4 = lies.tile(13, a.arena);
+    real *const product5 = lies.tile(0, a.arena);
+    real *const q = lies.tile(1, a.arena);
+    real *const dg = lies.tile(2, a.arena);
+    real *const k = lies.tile(3, a.arena);
+    real *const work4 = lies.tile(4, a.arena);
+    real *const g = lies.tile(5, a.arena);
+    real *const decay_room = lies.tile(6, a.arena);
+    real *const scaled2 = lies.tile(7, a.arena);
+    real *const product4 = lies.tile(8, a.arena);
+    real *const up2 = lies.tile(9, a.arena);
+    real *const dk = lies.tile(10, a.arena);
+    real *const work3 = lies.tile(11, a.arena);
+    real *const product2 = lies.tile(12, a.arena);
+    real *const product3 = lies.tile(13, a.arena);
     real *const work = lies.tile(14, a.arena);
+    real *const down2 = lies.tile(15, a.arena);
+    real *const work2 = lies.tile(16, a.arena);
     levels_t decay;
     real power;
     const int64_t program = blockIdx.x + a.program0, H = a.H, head = program % H;
@@ -654,6 +658,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0c(const g
     const int C = (int)(its.tokens - start < L ? its.tokens - start : L);
     [[maybe_unused]] const int64_t place = start, token = its.first + place;
     [[maybe_unused]] const int64_t row = its.batch * a.T + token;
+    load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K_here);
+    barrier();
+    // S[t] = diag(α) @ S[t-1] + k @ v.T
+    levels(&decay, g, C, K_here, 1, 0, decay_room);
+    // o = K**-0.5 * S[t].T @ q
+    for (int i = threadIdx.x; i < C * V; i += THREADS) {
+        const int t = i / V;
+        const int i_V = i % V;
+        scaled2[i] = there(a.do_, moved(do__at, token * a.do__t), t * a.do__t + i_V * a.do__0) * power;
+    }
+    barrier();
+    // S[t] = diag(α) @ S[t-1] + k @ v.T
+    gemm(C, C, V, scaled2, V, 1, v_at + token * a.v_t, a.v_0, a.v_t, product4, C, 1, WHOLE, 0);
+    barrier();
+    gemm(C, K_here, V, scaled2, V, 1, moved(S_start_at, (chunk * H + head) * (K * V)), 1, V, product5, K_here, 1, WHOLE, 0);
+    prefix(up2, &decay);
+    barrier();
+    for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
+        up2[i] = product5[i] * up2[i];
+    }
+    load_tile(q, q_at + token * a.q_t, a.q_t, a.q_0, C, C, K_here);
+    barrier();
+    for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
+        product5[i] = product5[i] * q[i];
+    }
+    barrier();
+    prefix_pull(dg, product5, &decay, work4);
+    load_tile(k, k_at + token * a.k_t, a.k_t, a.k_0, C, C, K_here);
+    barrier();
+    meet_pull(up2, dk, dg, product4, q, k, K_here, &decay, work3, 5);
+    barrier();
+    store_tile(moved(dq_at, row * (H * K)), H * K, 1, up2, C, K_here);
+    gemm(K_here, C, V, moved(dS_end_at, (chunk * H + head) * (K * V)), V, 1, v_at + token * a.v_t, a.v_0, a.v_t, product2, 1, K_here, WHOLE, 0);
+    barrier();
+    for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
+        k[i] = product2[i] * k[i];
+    }
+    barrier();
+    suffix_pull(dg, k, &decay, work, 1);
     for (int i = threadIdx.x / LANES; i < K_here; i += WARPS) {
         const int i_K = i;
         real sum = R(0);
@@ -665,48 +708,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0c(const g
             sum += across(sum, mask);
         if (threadIdx.x % LANES == 0) product3[i] = sum;
     }
-    load_tile(g, g_at + token * a.g_t, a.g_t, a.g_0, C, C, K_here);
     barrier();
-    // S[t] = diag(α) @ S[t-1] + k @ v.T
-    levels(&decay, g, C, K_here, 1, 0, decay_room);
-    // o = K**-0.5 * S[t].T @ q
-    for (int i = threadIdx.x; i < C * V; i += THREADS) {
-        const int t = i / V;
-        const int i_V = i % V;
-        scaled[i] = there(a.do_, moved(do__at, token * a.do__t), t * a.do__t + i_V * a.do__0) * power;
-    }
-    barrier();
-    gemm(C, K_here, V, scaled, V, 1, moved(S_start_at, (chunk * H + head) * (K * V)), 1, V, product5, K_here, 1, WHOLE, 0);
-    barrier();
-    // S[t] = diag(α) @ S[t-1] + k @ v.T
-    gemm(C, C, V, scaled, V, 1, v_at + token * a.v_t, a.v_0, a.v_t, product4, C, 1, WHOLE, 0);
-    for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
-        const int i_K = i % K_here;
-        dg[i] =  ? product3[i_K] : decay[i];
-    }
-    load_tile(q, q_at + token * a.q_t, a.q_t, a.q_0, C, C, K_here);
-    barrier();
-    for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
-        dg[i] +=  ? product5[i] * q[i] : decay[i];
-    }
-    load_tile(k, k_at + token * a.k_t, a.k_t, a.k_0, C, C, K_here);
-    barrier();
-    meet_pull((const meet_t[]){{product4, q, k, dq2, dk}}, 1, dg, K_here, &decay, work, 4);
-    barrier();
-    store_tile(moved(dg_at, row * (H * K)), H * K, 1, dg, C, K_here);
-    prefix(up2, &decay);
-    barrier();
-    for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
-        dq2[i] += product5[i] * up2[i];
-    }
-    barrier();
-    store_tile(moved(dq_at, row * (H * K)), H * K, 1, dq2, C, K_here);
+    whole_pull(dg, product3, &decay, work2, 1);
     suffix(down2, &decay);
-    gemm(K_here, C, V, moved(dS_end_at, (chunk * H + head) * (K * V)), V, 1, v_at + token * a.v_t, a.v_0, a.v_t, product2, 1, K_here, WHOLE, 0);
     barrier();
     for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
         dk[i] += product2[i] * down2[i];
     }
+    store_tile(moved(dg_at, row * (H * K)), H * K, 1, dg, C, K_here);
     barrier();
     store_tile(moved(dk_at, row * (H * K)), H * K, 1, dk, C, K_here);
 }
