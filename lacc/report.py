@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TextIO
 
 MARK = "Written by lacc"
@@ -95,9 +96,18 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on the terminal's standard error, moved by (done, of how many, what is next)."""
+    """A bar on the terminal's standard error, moved by (done, of how many, what is next); a line a
+    minute where that is no terminal."""
     if not sys.stderr.isatty():
-        yield lambda done, total, current: None
+        said = monotonic()
+
+        def line(done: int, total: int, current: str) -> None:
+            nonlocal said
+            if monotonic() - said > 60:
+                said = monotonic()
+                print(f"{what}: {done} of {total}, {current}", file=sys.stderr, flush=True)
+
+        yield line
         return
     from rich.console import Console
     from rich.progress import Progress

@@ -8,6 +8,7 @@ import base64
 import json
 import re
 import zlib
+from collections.abc import Callable
 from html.parser import HTMLParser
 from itertools import permutations
 from pathlib import Path
@@ -19,8 +20,9 @@ from typer.testing import CliRunner
 
 from lacc.cli import app
 from lacc.lab import page
+from lacc.lab import trials as trials_module
 from lacc.lab.tasks import ASK_NOTHING, FILLER, KEYS, SYMBOLS, TASKS
-from lacc.lab.trials import Contestant, Mean, Settings, Trial, attempt, mean, trials
+from lacc.lab.trials import Contestant, Mean, Outcome, Settings, Trial, attempt, mean, trials
 
 GLA = Contestant("gla", (ROOT / "examples" / "gla.la").read_text())
 
@@ -158,6 +160,32 @@ def test_the_command_writes_a_page_that_needs_nothing_else(
     record = json.loads((tmp_path / "lab.json").read_text())
     assert [c["name"] for c in record["contestants"]] == ["mine", "gla"]
     assert record["outcomes"][0]["losses"] == record["outcomes"][1]["losses"]  # the same recurrence
+
+
+def test_what_is_done_is_reported_where_it_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lacc.cli.lab.QUICK", 2)
+    monkeypatch.setattr(trials_module, "attempt", interrupted_at(2))
+    spec = ROOT / "examples" / "gla.la"
+    words = f"lab {spec} --against simple_gla --tasks parity,S3 --quick --width 16 --jobs 1"
+    done = CliRunner().invoke(app, words.split())
+    assert done.exit_code == 130 and "of 4 models 1 are in the report" in done.output
+    assert "lab_gla.html" in done.output and (tmp_path / "lab_gla.html").exists()
+
+
+def interrupted_at(time: int) -> Callable[..., Outcome]:
+    """`attempt`, which is interrupted when it is called for that time."""
+    calls = iter(range(1, time + 1))
+
+    def run(trial: Trial, settings: Settings) -> Outcome:
+        if next(calls) == time:
+            raise KeyboardInterrupt
+        return attempt(trial, settings)
+
+    return run
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,9 @@ def lab(
     )
     rows = [[text for text, _ in cells] for _, cells in page.rows(record)]
     report.say(report.table(page.header(record), rows))
+    asked = len(trials.trials(contestants, settings))
+    if len(outcomes) < asked:
+        report.say(f"interrupted: of {asked} models {len(outcomes)} are in the report")
     for outcome in (o for o in outcomes if o.failed):
         report.say(f"{outcome.name} on {outcome.task}, seed {outcome.seed}: {outcome.failed}")
     texts = {out: page.html(record)}
@@ -105,6 +108,8 @@ def lab(
     except OSError as problem:
         raise typer.BadParameter(f"cannot write: {problem.strerror}") from None
     report.say(f"{out}: the report")
+    if len(outcomes) < asked:
+        raise typer.Exit(130)
 
 
 def _settings(tasks: str | None, steps: int, seeds: int, width: int) -> Settings:

@@ -29,7 +29,7 @@ def html(record: Record) -> str:
         header=header(record),
         rows=rows(record),
         failures=[o for o in record.outcomes if o.failed],
-        plots=list(plots(record)),
+        plots=list(filter(None, plots(record))),
         pictures=list(pictures(record)),
         about=[
             (TASKS[name].name, TASKS[name].about, _judged(TASKS[name])) for name in _tasks(record)
@@ -103,6 +103,7 @@ def plots(record: Record) -> Iterator[str]:
     steps = (
         _series(record, n, [Point(t, 1e6 * s) for t, s in record.decoding[c.name].items()])
         for n, c in enumerate(record.contestants)
+        if c.name in record.decoding
     )
     yield _plot("one more token, after others (width 256, 4 heads)", "tokens before", "µs", steps)
     for name in dict.fromkeys((_tasks(record)[0], _tasks(record)[-1])):
@@ -123,8 +124,10 @@ def _plot(
     ticks: tuple[float, ...] = (),
     chance: float = 0,
 ) -> str:
-    """``chance``: the accuracy of guessing, where y is one."""
+    """``chance``: the accuracy of guessing, where y is one; "" where there is nothing to draw."""
     kept = tuple(s for s in series if s.points)
+    if not kept:
+        return ""
     level = (chance, "guessing") if chance else None
     span = (0.0, 1.0) if chance else None
     return svg.drawn(Plot(title, x, y, kept, level, ticks=ticks, linear=linear, span=span))
@@ -154,7 +157,8 @@ def _curve(record: Record, n: int, runs: Sequence[tuple[int, list[float]]], unit
 def _over_lengths(record: Record, n: int, name: str) -> Series:
     found = record.of(record.contestants[n].name, name)
     each = {t: mean([o.reached[t] for o in found]) for t in TASKS[name].test} if found else {}
-    return _series(record, n, [_point(t, m) for t, m in each.items()])
+    most = math.inf if TASKS[name].bits else 1.0
+    return _series(record, n, [_point(t, m, most) for t, m in each.items()])
 
 
 def _over_states(record: Record, n: int) -> Series:
@@ -163,13 +167,14 @@ def _over_states(record: Record, n: int) -> Series:
     points = []
     for heads in (NARROW, HEADS):
         if found := record.of(record.contestants[n].name, "recall", heads):
-            points.append(_point(found[0].state, mean([o.reached[train] for o in found])))
+            points.append(_point(found[0].state, mean([o.reached[train] for o in found]), 1.0))
     return _series(record, n, sorted(points, key=lambda p: p.x))
 
 
-def _point(x: float, y: Mean) -> Point:
+def _point(x: float, y: Mean, most: float) -> Point:
+    """A mean and its interval, as far as values can be: above 0, up to ``most``."""
     half = y.half or 0.0
-    return Point(x, y.value, y.value - half, y.value + half)
+    return Point(x, y.value, max(y.value - half, 1e-6), min(y.value + half, most))
 
 
 def pictures(record: Record) -> Iterator[tuple[str, str]]:

@@ -140,20 +140,27 @@ def run(
     jobs: int = 1,
     progress: Callable[[int, int, str], None],
 ) -> tuple[list[Outcome], dict[str, dict[int, float]]]:
-    """Outcomes of all trials, and how long steps take. Raises LaccError and ValueError where a
-    spec cannot stand in a layer."""
+    """Outcomes of all trials, and how long steps take; of those that are done, and no steps, where
+    it is interrupted (KeyboardInterrupt). Raises LaccError and ValueError where a spec cannot stand
+    in a layer."""
     for contestant in contestants:
         _layer(contestant)(settings.width, HEADS)
     asked = trials(contestants, settings)
     outcomes = []
-    for done, outcome in enumerate(_outcomes(asked, settings, jobs), 1):
-        outcomes.append(outcome)
-        told = f"{outcome.name} on {outcome.task}"
-        progress(done, len(asked) + len(contestants), told)
+    interrupted = False
+    try:
+        for done, outcome in enumerate(_outcomes(asked, settings, jobs), 1):
+            outcomes.append(outcome)
+            told = f"{outcome.name} on {outcome.task}"
+            progress(done, len(asked) + len(contestants), told)
+    except KeyboardInterrupt:
+        if not outcomes:
+            raise
+        interrupted = True
     order = {(t.contestant.name, t.task, t.heads, t.seed): n for n, t in enumerate(asked)}
     outcomes.sort(key=lambda o: order[o.name, o.task, o.heads, o.seed])
-    decoding = {}
-    for n, contestant in enumerate(contestants):
+    decoding: dict[str, dict[int, float]] = {}
+    for n, contestant in enumerate(() if interrupted else contestants):
         progress(len(asked) + n, len(asked) + len(contestants), f"steps of {contestant.name}")
         decoding[contestant.name] = _decoding(contestant)
     return outcomes, decoding
