@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 from threading import Lock, local
 from typing import Any, Protocol
@@ -23,13 +24,16 @@ import numpy as np
 from lacc.runtime.building import library, processor
 from lacc.runtime.caching import BuildError
 from lacc.runtime.contract import Array, Arrays
-from lacc.runtime.walk import Call
+from lacc.runtime.walk import LINE, Call
 
 EVERY = 64  # tokens between two states that the backward pass by token starts from
 KINDS = {"f": 0, "d": 1, "e": 3, "l": 4, "q": 4}
 """``lacc_dtype`` by NumPy's letters; bfloat16, which has none of NumPy's own, is `BF16`."""
 BF16 = 2
 HELD = 1 << 27  # bytes of workspace that a thread keeps from call to call
+RECYCLED = 31 << 20
+"""Bytes of a block that is freed once: glibc's malloc then keeps twice as many of freed arrays for
+the next ones. Else it gives results back to the system, which clears their pages for each call."""
 
 
 class Described(ctypes.Structure):
@@ -147,6 +151,7 @@ class Library:
                         "compile the spec again"
                     )
                 mind_forks()
+                np.empty(RECYCLED, np.uint8)
                 path = library(self.name, files, ["-DLACC_DOUBLE"] if kind == "f64" else [])
                 try:
                     with resting():
@@ -184,6 +189,20 @@ class Library:
     def room(self, sizes: Any, dtype: Any) -> int:
         """Bytes of workspace that a call of these sizes takes."""
         return self.function("room", dtype)(ctypes.byref(sizes))
+
+    def lent(self, shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Array]:
+        """Arrays in memory that the thread keeps, for as long as no others are lent."""
+        sizes = [prod(shape) * np.dtype(dtype).itemsize for shape in shapes]
+        room = sum(-(-size // LINE) * LINE for size in sizes) + LINE
+        space = getattr(self.mine, "lent", None)
+        if space is None or len(space) < room:
+            space = np.empty(room, np.uint8)
+            self.mine.lent = space if room <= HELD else None
+        at, found = -space.ctypes.data % LINE, []
+        for size, shape in zip(sizes, shapes):
+            found.append(space[at : at + size].view(dtype).reshape(shape))
+            at += -(-size // LINE) * LINE
+        return found
 
     def call(
         self, what: str, function: Callable[..., int], sizes: Any, room: int, arrays: Any
@@ -302,7 +321,11 @@ class Native:
         starts = []
         if call.keep:
             lead = (run.B, -(-run.T // chunk), run.H)
-            starts = [np.empty((*lead, *x.shape[2:]), run.dtype) for x in ended.values()]
+            shapes = [(*lead, *x.shape[2:]) for x in ended.values()]
+            if len(call.passes) == 1 and not isinstance(call, Along):  # its way back is next
+                starts = self.library.lent(shapes, run.dtype)
+            else:
+                starts = [np.empty(shape, run.dtype) for shape in shapes]
         table = self.taken(call, ended, starts)
         way = "keep" if call.keep and not isinstance(call, Along) else "forward"
         self.library.run(f"{way}_{self.number}", call, table.described())
