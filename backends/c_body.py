@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from lacc.backends.base import Variables
 from lacc.backends.c_ops import Ops
@@ -52,12 +53,14 @@ class Body:
         taken: set[str],
         turns: Sequence[int] = (),
         by_head: bool = False,
+        heirs: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         """``arrays`` names the array of each load, ``pointers`` the variables of values that lie
         outside the workspace, ``into`` where values go that have their place there. ``load(n,
         name)`` are the lines that fill the tile ``name``. ``turns``: values from which on nothing
         is computed together with what was before. ``by_head``: plain variables that are not
-        computed for each chunk are fields of ``kept``, if they differ from head to head."""
+        computed for each chunk are fields of ``kept``, if they differ from head to head. ``heirs``:
+        where the next state goes, for each load of one that changes."""
         self.program, self.body, self.load = program, program.body, load
         self.pointers, self.cuts = pointers, turns
         self.turns: list[int] = []
@@ -83,6 +86,11 @@ class Body:
         self.before, self.once, self.each = (
             self._statements(when) for when in (ONCE, FOR_A_LENGTH, FOR_EACH)
         )
+        self.heirs = heirs
+        self.either = self._either() if self.turns else (0, 0, 0)
+        """Statements from the first to the second, which change the states, and from there to the
+        third, which are all that read them from there on, may change places: then states change
+        where they are. Of nothing, where that is not so."""
         self.pieces = self._pieces()
 
     def _values(self, arrays: Mapping[int, str]) -> Values:
@@ -224,6 +232,58 @@ class Body:
         found = {n for n in group.values if self.body[n].axes == group.axes}
         return frozenset({*found, *(k for k, _ in reads)} - moved)
 
+    # ---- states that change where they are -------------------------------------------------------
+
+    def _either(self) -> tuple[int, int, int]:
+        """As `either` says; what reads states goes before the others of its turn."""
+        first, last = self.turns
+        states = set(self.heirs)
+        start = next((k for k in range(first, last) if self._written_by(self.each[k])), last)
+        changes, behind = self.each[start:last], self.each[last:]
+        reading: list[Statement] = []
+        for s in reversed(behind):
+            if s.reads & states or any(not r.reads.isdisjoint(s.makes) for r in reading):
+                reading.insert(0, s)
+        made = {n for s in changes for n in s.makes}
+        given = {k for n in self.storage.outs if self._heir(n) is None for k in self._parts(n)}
+        if not self._in_place(changes) or given & states or any(s.reads & made for s in reading):
+            return (0, 0, 0)
+        self.each[last:] = [*reading, *(s for s in behind if s not in reading)]
+        return start, last, last + len(reading)
+
+    def _heir(self, n: int) -> str | None:
+        """The next state that a value is, or becomes."""
+        return self.into.get(self.home.get(n, n))
+
+    def _written_by(self, s: Statement) -> set[str]:
+        return {heir for n in s.makes if (heir := self._heir(n)) is not None}
+
+    def _parts(self, n: int) -> set[int]:
+        """The stored values that a value is, or is made of."""
+        return {k for k, _ in self.v.leaves(n, identity(self.body[n].axes), False)}
+
+    def _in_place(self, changes: Iterable[Statement]) -> bool:
+        """Whether no state is read once it is written, but by what writes it entry by entry."""
+        written: set[str] = set()
+        for s in changes:
+            own = self._written_by(s)
+            for n in s.reads & set(self.heirs):
+                heir = self.heirs[n]
+                if heir in written or (heir in own and not self._entry_by_entry(s, n)):
+                    return False
+            written |= own
+        return True
+
+    def _entry_by_entry(self, s: Statement, state: int) -> bool:
+        """Whether a statement reads each entry of a state no later than it writes the next."""
+        last = s.values[-1]
+        if self.body[last].op == "accumulate":
+            called = len(s.lines) == 1 and s.lines[0].startswith("gemm_onto(")
+            return called and all(state not in self._parts(i) for i in self.body[last].ins[1:])
+        at = next(k for k, n in enumerate(s.values) if self._heir(n) == self.heirs[state])
+        later = (k for n in s.values[at + 1 :] for k, _ in self._reads(n))
+        return {state, s.values[at]} <= s.own and state not in later
+
     # ---- the workspace ---------------------------------------------------------------------------
 
     def _pieces(self) -> list[Piece]:
@@ -232,6 +292,8 @@ class Body:
         free: dict[str, list[int]] = {}
         spot: dict[int, int] = {}
         last = self._last_reads()
+        start, _, end = self.either
+        done: dict[int, None] = {}
         for k, s in enumerate(self.each):
             for n in s.makes:
                 size, base = self._size(n), self.body[n].ins[:1]
@@ -245,9 +307,11 @@ class Body:
                 else:
                     spot[n] = len(found)
                     found.append((size, [self._tile(n)]))
-            for n in (*s.reads, *s.makes):
-                if n in spot and last[n] == k:
+            done |= dict.fromkeys(n for n in (*s.reads, *s.makes) if n in spot and last[n] == k)
+            if not start <= k < end - 1:  # in whatever order
+                for n in done:
                     free.setdefault(found[spot[n]][0], []).append(spot.pop(n))
+                done.clear()
         return found
 
     def kept(self, statements: Iterable[Statement]) -> list[Piece]:

@@ -95,7 +95,8 @@ class ChunkKernel(CKernel):
 
     def _shared(self) -> list[Piece]:
         """A tile more of each state than there are threads; and sums."""
-        found = [(f"ring * round_up({s.size})", [f"{s.name}_ring"]) for s in self._changing()]
+        ring = "ring_of(ring)" if self.body.either[2] else "ring"
+        found = [(f"{ring} * round_up({s.size})", [f"{s.name}_ring"]) for s in self._changing()]
         sums = self.sums.items()
         return found + [(f"round_up({self._sum(label)})", [name]) for label, (name, _) in sums]
 
@@ -147,10 +148,11 @@ class ChunkKernel(CKernel):
             *(["known = C;"] if known else []),
         ]
         without = self._without_tokens()
+        ring = "ring_of(by->ring)" if self.body.either[2] else "by->ring"
         words = set(re.findall(r"\w+", " ".join(without)))
         named = [line for line in one if words & set(re.findall(r"const (\w+) =", line))]
         return [
-            *(["const int64_t ring = by->ring;"] if self.changed else []),
+            *([f"const int64_t ring = {ring};"] if self.changed else []),
             *(["real *all = by->shared;"] if self._shared() else []),
             *every,
             f"const int64_t chunks = {self.chunks.replace('run->chunk', 'L')};",
@@ -219,17 +221,32 @@ class ChunkKernel(CKernel):
     def _computed(self) -> list[str]:
         """What needs no state, the next states in turn, then the rest."""
         first, last = self.body.turns
-        lines = text_of(self.body.each[:first])
-        if self.changed:
-            lines += ["wait_for(by, &by->queue->state, i);", *text_of(self.body.each[first:last])]
-            for state in self.carried:
-                lines += self._next(state) if state in self.changed else []
-            lines.append("give_turn(by, &by->queue->state, i);")
-        lines += text_of(self.body.each[last:])
+        start, _, end = self.body.either
+        each, keeping = self.body.each, []
         for s in (s for s in self.carried.values() if s.start):
-            lines.append(f"if ({s.start}.data)")
             far = f"chunks * by->heads * {whole(s.before)} > NEAR"
-            lines.append(f"    keep_tile(&{s.start}, n, h, c, {s.name}, {s.before}, {far});")
+            keeping.append(f"if ({s.start}.data)")
+            keeping.append(f"    keep_tile(&{s.start}, n, h, c, {s.name}, {s.before}, {far});")
+        nexts = [line for s in self.carried if s in self.changed for line in self._next(s)]
+        given = "give_turn(by, &by->queue->state, i);"
+        lines = text_of(each[:first])
+        if self.changed:
+            lines.append("wait_for(by, &by->queue->state, i);")
+        if end:
+            lines += [
+                *text_of(each[first:start]),
+                "for (int step = 0; step < 2; step++)",
+                "    if (step == (by->members == 1)) { /* alone, once the state is read */",
+                *indented(indented([*text_of(each[start:last]), *nexts, given])),
+                "    } else {",
+                *indented(indented([*text_of(each[last:end]), *keeping])),
+                "    }",
+                *text_of(each[end:]),
+            ]
+        else:
+            lines += text_of(each[first:last])
+            lines += [*nexts, given] if self.changed else []
+            lines += [*text_of(each[last:]), *keeping]
         for label, n in self.program.outs.items():
             lines += [] if label in self.sums else self._out(label, n)
         return lines

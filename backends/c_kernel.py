@@ -142,7 +142,14 @@ class CKernel(ABC):
         self.taken: set[str] = again.taken if again else {*RESERVED, *map(dim, dims)}
         self.carried = {s: self._carried(s, needed) for s in part.carries}
         places = self._places(kind)
-        self.body = Body(self.program, *places, self._load, self.taken, turns, self.by_head)
+        loads = self.program.loads(kind)
+        heirs = {
+            loads[label]: entry_of(f"{s.name}_next", self._axes(loads[label]))
+            for label, s in self.carried.items()
+            if label in loads and self.program.outs.get(f"state:{label}") != loads[label]
+        }
+        own = turns, self.by_head, heirs
+        self.body = Body(self.program, *places, self._load, self.taken, *own)
         self.sums = self._sums()
 
     def _ordered(self, kind: str) -> Sequence[int]:

@@ -42,7 +42,7 @@ RESERVED = KEYWORDS.union(
         "run x n h w C L c at t s past chunks known room scratch first count p i sum gemm "
         "fill copy add_to take state_from state_into state_end start_from keep_tile kept_all "
         "least most round_up allocate levels_beside load_tile store_tile gemm_onto pulled row_dots "
-        "want ask ahead by ring all heads other beside then to kept"
+        "want ask ahead by ring all heads other beside then to kept step ring_of"
     ),
     TILE_OPS,
     (f"f_{name}" for name in OPS),

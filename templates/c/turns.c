@@ -39,6 +39,9 @@ typedef struct {
 
 enum { TOGETHER = 1 << 20 }; /* bytes of states that stay near a processor while their heads take turns */
 
+/* The tiles of a state that changes where it is as long as nobody else reads it. */
+static inline int64_t ring_of(int64_t ring) { return ring > 2 ? ring : 1; }
+
 static inline int64_t parts_of(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
 /* How many heads a thread takes together, `most_of` at most: what has the last thread done soonest. */

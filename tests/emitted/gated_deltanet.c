@@ -19,7 +19,7 @@ static int64_t forward_0_shared(const gated_deltanet_run *run, UNUSED int64_t ri
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += ring * round_up(K * V);
+    room += ring_of(ring) * round_up(K * V);
     return room;
 }
 
@@ -51,9 +51,9 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     real *const scaled = take(&w, L * K);
     real *const scaled6 = take(&w, L * K);
     real *const scratch = take(&w, inverse_room(L));
-    const int64_t ring = by->ring;
+    const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
-    real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    real *const S_ring_all = take(&all, by->heads * ring_of(ring) * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
@@ -63,7 +63,7 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
         const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            real *const S_ring = S_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             UNUSED real *S = S_ring + i % ring * round_up(K * V);
             real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
             if (i == 0) S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S, K * V);
@@ -128,9 +128,15 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
             }
             wait_for(by, &by->queue->state, i);
             gemm(C, V, K, product2, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
-            gemm_onto(K, V, C, scaled6, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
-            give_turn(by, &by->queue->state, i);
-            gemm(C, V, K, scaled, K, 1, S, V, 1, summed2, V, 1, WHOLE, 0);
+            for (int step = 0; step < 2; step++)
+                if (step == (by->members == 1)) { /* alone, once the state is read */
+                    gemm_onto(K, V, C, scaled6, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
+                    give_turn(by, &by->queue->state, i);
+                } else {
+                    gemm(C, V, K, scaled, K, 1, S, V, 1, summed2, V, 1, WHOLE, 0);
+                    if (x[GATED_DELTANET_FORWARD_0_START_S].data)
+                        keep_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
+                }
             gemm(C, V, C, scaled5, C, 1, summed, V, 1, summed2, V, 1, LOWER_A, 1);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
@@ -138,8 +144,6 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
                     o[t * V + i_V] = power * summed2[t * V + i_V];
                 }
             }
-            if (x[GATED_DELTANET_FORWARD_0_START_S].data)
-                keep_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
             store_tile(&x[GATED_DELTANET_FORWARD_0_OUT_o], n, h, at, o, C, V);
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
@@ -151,7 +155,7 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     kept_all();
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            real *const S_ring = S_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
         }
     }
@@ -178,7 +182,7 @@ static int64_t keep_0_shared(const gated_deltanet_run *run, UNUSED int64_t ring)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += ring * round_up(K * V);
+    room += ring_of(ring) * round_up(K * V);
     return room;
 }
 
@@ -204,9 +208,9 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
     real *const product2 = take(&w, L * K);
     real *const scaled4 = take(&w, L * K);
     real *const scratch = take(&w, inverse_room(L));
-    const int64_t ring = by->ring;
+    const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
-    real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    real *const S_ring_all = take(&all, by->heads * ring_of(ring) * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     levels_t decay;
     real total;
@@ -214,7 +218,7 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
         const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            real *const S_ring = S_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             UNUSED real *S = S_ring + i % ring * round_up(K * V);
             real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
             if (i == 0) S = state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S, K * V);
@@ -268,10 +272,14 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
             }
             wait_for(by, &by->queue->state, i);
             gemm(C, V, K, product2, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
-            gemm_onto(K, V, C, scaled4, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
-            give_turn(by, &by->queue->state, i);
-            if (x[GATED_DELTANET_FORWARD_0_START_S].data)
-                keep_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
+            for (int step = 0; step < 2; step++)
+                if (step == (by->members == 1)) { /* alone, once the state is read */
+                    gemm_onto(K, V, C, scaled4, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
+                    give_turn(by, &by->queue->state, i);
+                } else {
+                    if (x[GATED_DELTANET_FORWARD_0_START_S].data)
+                        keep_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
+                }
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
             if (i + 1 == chunks) {
@@ -282,7 +290,7 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
     kept_all();
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            real *const S_ring = S_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             state_end(&x[GATED_DELTANET_FORWARD_0_ENDED_S], n, h, state_from(&x[GATED_DELTANET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
         }
     }
@@ -310,7 +318,7 @@ static int64_t backward_0_shared(const gated_deltanet_run *run, UNUSED int64_t r
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += ring * round_up(K * V);
+    room += ring_of(ring) * round_up(K * V);
     return room;
 }
 
@@ -329,12 +337,12 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const dv = v;
     real *const beta = take(&w, L);
     real *const scaled = take(&w, L * K);
-    real *const product11 = scaled;
+    real *const product14 = scaled;
     real *const scaled2 = take(&w, L * K);
     real *const product = take(&w, L * L);
     real *const between = take(&w, L * L);
     real *const scaled3 = take(&w, L * K);
-    real *const product14 = scaled3;
+    real *const summed3 = scaled3;
     real *const summed = take(&w, L * V);
     real *const o = summed;
     real *const product5 = summed;
@@ -354,7 +362,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const scaled7 = take(&w, L * L);
     real *const added = scaled7;
     real *const product7 = take(&w, L * K);
-    real *const summed3 = product7;
+    real *const product11 = product7;
     real *const product8 = take(&w, L * V);
     real *const product9 = take(&w, L * K);
     real *const dq = take(&w, L * K);
@@ -369,9 +377,9 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const added2 = take(&w, L);
     real *const scratch = take(&w, most(most(inverse_room(L), matrix_pull_room(L, 1)), pulled_room(L, 1)));
     real *const S_start_tile = take(&w, K * V);
-    const int64_t ring = by->ring;
+    const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
-    real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    real *const dS_ring_all = take(&all, by->heads * ring_of(ring) * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
@@ -382,7 +390,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
         const int64_t c = chunks - 1 - i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            real *const dS_ring = dS_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
             real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
             if (i == 0) dS = state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS, K * V);
@@ -475,12 +483,16 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             row_dots(product10, product9, q, C, K);
             wait_for(by, &by->queue->state, i);
             gemm_onto(C, V, K, product7, K, 1, dS, V, 1, summed2, V, 1, WHOLE, product8, NULL, 0, 0);
-            gemm_onto(V, K, C, summed2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
-            gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
-            give_turn(by, &by->queue->state, i);
-            gemm(K, C, V, dS, V, 1, product2, 1, V, product11, 1, K, WHOLE, 0);
+            for (int step = 0; step < 2; step++)
+                if (step == (by->members == 1)) { /* alone, once the state is read */
+                    gemm_onto(V, K, C, summed2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
+                    gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
+                    give_turn(by, &by->queue->state, i);
+                } else {
+                    gemm(K, C, V, dS, V, 1, product2, 1, V, product11, 1, K, WHOLE, 0);
+                    row_dots(&product13, dS, S_start, 1, K * V);
+                }
             row_dots(product12, product11, k, C, K);
-            row_dots(&product13, dS, S_start, 1, K * V);
             gemm(C, C, V, summed2, V, 1, product2, 1, V, pairs, C, 1, LOWER_OUT, 0);
             gemm(C, K, V, summed2, V, 1, S_start, 1, V, product14, K, 1, WHOLE, 0);
             row_dots(product15, product14, scaled2, C, K);
@@ -535,7 +547,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     }
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            real *const dS_ring = dS_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             state_end(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
         }
     }
@@ -562,7 +574,7 @@ static int64_t adjoint_0_shared(const gated_deltanet_run *run, UNUSED int64_t ri
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += ring * round_up(K * V);
+    room += ring_of(ring) * round_up(K * V);
     return room;
 }
 
@@ -595,9 +607,9 @@ static void adjoint_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     real *const scaled5 = take(&w, L * V);
     real *const product3 = take(&w, L * V);
     real *const scratch = take(&w, inverse_room(L));
-    const int64_t ring = by->ring;
+    const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
-    real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    real *const dS_ring_all = take(&all, by->heads * ring_of(ring) * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
@@ -607,7 +619,7 @@ static void adjoint_0(const gated_deltanet_run *run, const lacc_array *x, int64_
         const int64_t c = chunks - 1 - i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            real *const dS_ring = dS_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
             real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
             if (i == 0) dS = state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS, K * V);
@@ -678,9 +690,13 @@ static void adjoint_0(const gated_deltanet_run *run, const lacc_array *x, int64_
             }
             wait_for(by, &by->queue->state, i);
             gemm_onto(C, V, K, product2, K, 1, dS, V, 1, summed, V, 1, WHOLE, product3, NULL, 0, 0);
-            gemm_onto(V, K, C, summed, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
-            gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
-            give_turn(by, &by->queue->state, i);
+            for (int step = 0; step < 2; step++)
+                if (step == (by->members == 1)) { /* alone, once the state is read */
+                    gemm_onto(V, K, C, summed, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
+                    gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
+                    give_turn(by, &by->queue->state, i);
+                } else {
+                }
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
             if (i + 1 == chunks) {
@@ -690,7 +706,7 @@ static void adjoint_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     }
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            real *const dS_ring = dS_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             state_end(&x[GATED_DELTANET_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[GATED_DELTANET_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
         }
     }

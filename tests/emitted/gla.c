@@ -19,7 +19,7 @@ static int64_t forward_0_shared(const gla_run *run, UNUSED int64_t ring)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += ring * round_up(K * V);
+    room += ring_of(ring) * round_up(K * V);
     return room;
 }
 
@@ -40,9 +40,9 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
     real *const total = take(&w, K);
     real *const summed = take(&w, L * V);
     real *const scratch = take(&w, meet_room(L, K));
-    const int64_t ring = by->ring;
+    const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
-    real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    real *const S_ring_all = take(&all, by->heads * ring_of(ring) * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
@@ -51,7 +51,7 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
         const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            real *const S_ring = S_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             UNUSED real *S = S_ring + i % ring * round_up(K * V);
             real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
             if (i == 0) S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S, K * V);
@@ -75,9 +75,15 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
             load_tile(v, &x[GLA_FORWARD_0_IN_v], n, h, at, C, V);
             whole(total, &decay);
             wait_for(by, &by->queue->state, i);
-            gemm_onto(K, V, C, to_end, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
-            give_turn(by, &by->queue->state, i);
-            gemm(C, V, K, from_start, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
+            for (int step = 0; step < 2; step++)
+                if (step == (by->members == 1)) { /* alone, once the state is read */
+                    gemm_onto(K, V, C, to_end, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
+                    give_turn(by, &by->queue->state, i);
+                } else {
+                    gemm(C, V, K, from_start, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
+                    if (x[GLA_FORWARD_0_START_S].data)
+                        keep_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
+                }
             gemm(C, V, C, pairs, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
@@ -85,8 +91,6 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
                     o[t * V + i_V] = power * summed[t * V + i_V];
                 }
             }
-            if (x[GLA_FORWARD_0_START_S].data)
-                keep_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
             store_tile(&x[GLA_FORWARD_0_OUT_o], n, h, at, o, C, V);
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
@@ -98,7 +102,7 @@ static void forward_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
     kept_all();
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            real *const S_ring = S_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
         }
     }
@@ -123,7 +127,7 @@ static int64_t keep_0_shared(const gla_run *run, UNUSED int64_t ring)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += ring * round_up(K * V);
+    room += ring_of(ring) * round_up(K * V);
     return room;
 }
 
@@ -139,16 +143,16 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t f
     real *const v = take(&w, L * V);
     real *const total = take(&w, K);
     real *const down = take(&w, L * K);
-    const int64_t ring = by->ring;
+    const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
-    real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    real *const S_ring_all = take(&all, by->heads * ring_of(ring) * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     levels_t decay;
     for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
         const int64_t c = i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            real *const S_ring = S_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             UNUSED real *S = S_ring + i % ring * round_up(K * V);
             real *S_next = S_ring + (i + 1) % ring * round_up(K * V);
             if (i == 0) S = state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S, K * V);
@@ -175,10 +179,14 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t f
                 }
             }
             wait_for(by, &by->queue->state, i);
-            gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
-            give_turn(by, &by->queue->state, i);
-            if (x[GLA_FORWARD_0_START_S].data)
-                keep_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
+            for (int step = 0; step < 2; step++)
+                if (step == (by->members == 1)) { /* alone, once the state is read */
+                    gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, total, 1, 0);
+                    give_turn(by, &by->queue->state, i);
+                } else {
+                    if (x[GLA_FORWARD_0_START_S].data)
+                        keep_tile(&x[GLA_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
+                }
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
             if (i + 1 == chunks) {
@@ -189,7 +197,7 @@ static void keep_0(const gla_run *run, const lacc_array *x, int64_t n, int64_t f
     kept_all();
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            real *const S_ring = S_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             state_end(&x[GLA_FORWARD_0_ENDED_S], n, h, state_from(&x[GLA_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
         }
     }
@@ -204,8 +212,8 @@ static int64_t backward_0_room(const gla_run *run, UNUSED int64_t heads)
     room += 13 * round_up(L * K);
     room += round_up(levels_room(L, K));
     room += 2 * round_up(L * L);
-    room += 3 * round_up(L * V);
-    room += round_up(K);
+    room += 4 * round_up(L * V);
+    room += 2 * round_up(K);
     room += round_up(most(most(meet_room(L, K), meet_pull_room(L, K)), pulled_room(L, K)));
     room += round_up(K * V);
     return room;
@@ -217,7 +225,7 @@ static int64_t backward_0_shared(const gla_run *run, UNUSED int64_t ring)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += ring * round_up(K * V);
+    room += ring_of(ring) * round_up(K * V);
     return room;
 }
 
@@ -232,14 +240,12 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     real *const up = take(&w, L * K);
     real *const k = take(&w, L * K);
     real *const from_start = take(&w, L * K);
-    real *const product4 = from_start;
+    real *const dk = from_start;
     real *const pairs = take(&w, L * L);
     real *const to_end = take(&w, L * K);
     real *const scaled3 = to_end;
     real *const v = take(&w, L * V);
-    real *const dv = v;
     real *const total = take(&w, K);
-    real *const product5 = total;
     real *const down = take(&w, L * K);
     real *const o = take(&w, L * V);
     real *const product2 = o;
@@ -250,14 +256,16 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     real *const dg = part;
     real *const part2 = take(&w, L * K);
     real *const product3 = take(&w, L * K);
-    real *const dk = product3;
+    real *const product4 = product3;
     real *const scaled2 = take(&w, L * K);
     real *const dq2 = take(&w, L * K);
+    real *const product5 = take(&w, K);
+    real *const dv = take(&w, L * V);
     real *const scratch = take(&w, most(most(meet_room(L, K), meet_pull_room(L, K)), pulled_room(L, K)));
     real *const S_start_tile = take(&w, K * V);
-    const int64_t ring = by->ring;
+    const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
-    real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    real *const dS_ring_all = take(&all, by->heads * ring_of(ring) * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
@@ -266,7 +274,7 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
         const int64_t c = chunks - 1 - i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            real *const dS_ring = dS_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
             real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
             if (i == 0) dS = state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS, K * V);
@@ -316,11 +324,15 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
                 }
             }
             wait_for(by, &by->queue->state, i);
-            gemm_onto(V, K, C, scaled, 1, V, from_start, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
-            give_turn(by, &by->queue->state, i);
-            gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
-            row_dots(product5, dS, S_start, K, V);
-            gemm_onto(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product2, NULL, 0, 0);
+            for (int step = 0; step < 2; step++)
+                if (step == (by->members == 1)) { /* alone, once the state is read */
+                    gemm_onto(V, K, C, scaled, 1, V, from_start, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
+                    give_turn(by, &by->queue->state, i);
+                } else {
+                    gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
+                    row_dots(product5, dS, S_start, K, V);
+                    gemm_onto(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product2, NULL, 0, 0);
+                }
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -342,7 +354,7 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     }
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            real *const dS_ring = dS_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
         }
     }
@@ -367,7 +379,7 @@ static int64_t adjoint_0_shared(const gla_run *run, UNUSED int64_t ring)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += ring * round_up(K * V);
+    room += ring_of(ring) * round_up(K * V);
     return room;
 }
 
@@ -384,9 +396,9 @@ static void adjoint_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
     real *const total = take(&w, K);
     real *const o = take(&w, L * V);
     real *const scaled2 = take(&w, L * V);
-    const int64_t ring = by->ring;
+    const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
-    real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    real *const dS_ring_all = take(&all, by->heads * ring_of(ring) * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power;
     levels_t decay;
@@ -395,7 +407,7 @@ static void adjoint_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
         const int64_t c = chunks - 1 - i;
         const int64_t at = c * L, C = least(L, run->tokens - at);
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            real *const dS_ring = dS_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             UNUSED real *dS = dS_ring + i % ring * round_up(K * V);
             real *dS_next = dS_ring + (i + 1) % ring * round_up(K * V);
             if (i == 0) dS = state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS, K * V);
@@ -428,8 +440,12 @@ static void adjoint_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
                 }
             }
             wait_for(by, &by->queue->state, i);
-            gemm_onto(V, K, C, scaled2, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
-            give_turn(by, &by->queue->state, i);
+            for (int step = 0; step < 2; step++)
+                if (step == (by->members == 1)) { /* alone, once the state is read */
+                    gemm_onto(V, K, C, scaled2, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
+                    give_turn(by, &by->queue->state, i);
+                } else {
+                }
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
             if (i + 1 == chunks) {
@@ -439,7 +455,7 @@ static void adjoint_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
     }
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            real *const dS_ring = dS_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             state_end(&x[GLA_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[GLA_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
         }
     }

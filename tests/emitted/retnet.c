@@ -30,7 +30,7 @@ static int64_t forward_0_shared(const retnet_run *run, UNUSED int64_t ring)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += ring * round_up(K * V);
+    room += ring_of(ring) * round_up(K * V);
     return room;
 }
 
@@ -48,7 +48,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     real *const scaled3 = take(&w, L * K);
     real *const scaled2 = take(&w, L * L);
     real *const summed = take(&w, L * V);
-    const int64_t ring = by->ring;
+    const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
     real *const wide_all = take(&w, by->heads * round_up(L));
     real *const decay_room_all = take(&w, by->heads * round_up(levels_room(L, 1)));
@@ -56,7 +56,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     real *const between_all = take(&w, by->heads * round_up(L * L));
     real *const down_all = take(&w, by->heads * round_up(L));
     real *const kept_all_ = take(&w, by->heads * round_up(REALS(forward_0_kept)));
-    real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    real *const S_ring_all = take(&all, by->heads * ring_of(ring) * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power2;
     power2 = f_pow((real)(K), R(-0.5));
@@ -71,7 +71,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
             real *const between = between_all + (h - first) * round_up(L * L);
             real *const down = down_all + (h - first) * round_up(L);
             forward_0_kept *const kept = (forward_0_kept *)(kept_all_ + (h - first) * round_up(REALS(forward_0_kept)));
-            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            real *const S_ring = S_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             if (known < 0) {
                 load_tile(&kept->head, &x[RETNET_FORWARD_0_FIXED_head], n, h, 0, 1, 1);
                 kept->difference = R(-5) - kept->head;
@@ -122,9 +122,15 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
                 }
             }
             wait_for(by, &by->queue->state, i);
-            gemm_onto(K, V, C, scaled3, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &kept->total, 0, 0);
-            give_turn(by, &by->queue->state, i);
-            gemm(C, V, K, scaled, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
+            for (int step = 0; step < 2; step++)
+                if (step == (by->members == 1)) { /* alone, once the state is read */
+                    gemm_onto(K, V, C, scaled3, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &kept->total, 0, 0);
+                    give_turn(by, &by->queue->state, i);
+                } else {
+                    gemm(C, V, K, scaled, K, 1, S, V, 1, summed, V, 1, WHOLE, 0);
+                    if (x[RETNET_FORWARD_0_START_S].data)
+                        keep_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
+                }
             gemm(C, V, C, scaled2, C, 1, v, V, 1, summed, V, 1, LOWER_A, 1);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
@@ -132,8 +138,6 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
                     o[t * V + i_V] = power2 * summed[t * V + i_V];
                 }
             }
-            if (x[RETNET_FORWARD_0_START_S].data)
-                keep_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
             store_tile(&x[RETNET_FORWARD_0_OUT_o], n, h, at, o, C, V);
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
@@ -146,7 +150,7 @@ static void forward_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     kept_all();
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            real *const S_ring = S_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
         }
     }
@@ -182,7 +186,7 @@ static int64_t keep_0_shared(const retnet_run *run, UNUSED int64_t ring)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += ring * round_up(K * V);
+    room += ring_of(ring) * round_up(K * V);
     return room;
 }
 
@@ -194,13 +198,13 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
     real *const k = take(&w, L * K);
     real *const v = take(&w, L * V);
     real *const scaled = take(&w, L * K);
-    const int64_t ring = by->ring;
+    const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
     real *const wide_all = take(&w, by->heads * round_up(L));
     real *const decay_room_all = take(&w, by->heads * round_up(levels_room(L, 1)));
     real *const down_all = take(&w, by->heads * round_up(L));
     real *const kept_all_ = take(&w, by->heads * round_up(REALS(keep_0_kept)));
-    real *const S_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    real *const S_ring_all = take(&all, by->heads * ring_of(ring) * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     int64_t known = -1;
     for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
@@ -211,7 +215,7 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
             real *const decay_room = decay_room_all + (h - first) * round_up(levels_room(L, 1));
             real *const down = down_all + (h - first) * round_up(L);
             keep_0_kept *const kept = (keep_0_kept *)(kept_all_ + (h - first) * round_up(REALS(keep_0_kept)));
-            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            real *const S_ring = S_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             if (known < 0) {
                 load_tile(&kept->head, &x[RETNET_FORWARD_0_FIXED_head], n, h, 0, 1, 1);
                 kept->difference = R(-5) - kept->head;
@@ -249,10 +253,14 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
                 }
             }
             wait_for(by, &by->queue->state, i);
-            gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &kept->total, 0, 0);
-            give_turn(by, &by->queue->state, i);
-            if (x[RETNET_FORWARD_0_START_S].data)
-                keep_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
+            for (int step = 0; step < 2; step++)
+                if (step == (by->members == 1)) { /* alone, once the state is read */
+                    gemm_onto(K, V, C, scaled, 1, K, v, V, 1, S_next, V, 1, WHOLE, S, &kept->total, 0, 0);
+                    give_turn(by, &by->queue->state, i);
+                } else {
+                    if (x[RETNET_FORWARD_0_START_S].data)
+                        keep_tile(&x[RETNET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
+                }
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
             if (i + 1 == chunks) {
@@ -264,7 +272,7 @@ static void keep_0(const retnet_run *run, const lacc_array *x, int64_t n, int64_
     kept_all();
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const S_ring = S_ring_all + (h - first) * ring * round_up(K * V);
+            real *const S_ring = S_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             state_end(&x[RETNET_FORWARD_0_ENDED_S], n, h, state_from(&x[RETNET_FORWARD_0_BEGUN_S], n, h, S_ring, K * V), K * V);
         }
     }
@@ -287,7 +295,7 @@ static int64_t backward_0_room(const retnet_run *run, UNUSED int64_t heads)
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
     room += 6 * round_up(L * K);
-    room += 3 * round_up(L * V);
+    room += 4 * round_up(L * V);
     room += 2 * round_up(L * L);
     room += round_up(K * V);
     room += 3 * heads * round_up(L);
@@ -303,7 +311,7 @@ static int64_t backward_0_shared(const retnet_run *run, UNUSED int64_t ring)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += ring * round_up(K * V);
+    room += ring_of(ring) * round_up(K * V);
     return room;
 }
 
@@ -314,8 +322,8 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     UNUSED const int64_t L = run->chunk;
     real *const q = take(&w, L * K);
     real *const k = take(&w, L * K);
+    real *const product4 = k;
     real *const v = take(&w, L * V);
-    real *const dv = v;
     real *const pairs = take(&w, L * L);
     real *const scaled5 = pairs;
     real *const o = take(&w, L * V);
@@ -326,12 +334,12 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     real *const product2 = take(&w, L * K);
     real *const product3 = take(&w, L * K);
     real *const scaled = product3;
-    real *const product4 = product3;
     real *const dq = take(&w, L * K);
     real *const scaled3 = take(&w, L * K);
     real *const dk = scaled3;
+    real *const dv = take(&w, L * V);
     real *const S_start_tile = take(&w, K * V);
-    const int64_t ring = by->ring;
+    const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
     real *const wide_all = take(&w, by->heads * round_up(L));
     real *const decay_room_all = take(&w, by->heads * round_up(levels_room(L, 1)));
@@ -339,7 +347,7 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     real *const between_all = take(&w, by->heads * round_up(L * L));
     real *const down_all = take(&w, by->heads * round_up(L));
     real *const kept_all_ = take(&w, by->heads * round_up(REALS(backward_0_kept)));
-    real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    real *const dS_ring_all = take(&all, by->heads * ring_of(ring) * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power2;
     power2 = f_pow((real)(K), R(-0.5));
@@ -354,7 +362,7 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
             real *const between = between_all + (h - first) * round_up(L * L);
             real *const down = down_all + (h - first) * round_up(L);
             backward_0_kept *const kept = (backward_0_kept *)(kept_all_ + (h - first) * round_up(REALS(backward_0_kept)));
-            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            real *const dS_ring = dS_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             if (known < 0) {
                 load_tile(&kept->head, &x[RETNET_BACKWARD_0_FIXED_head], n, h, 0, 1, 1);
                 kept->difference = R(-5) - kept->head;
@@ -428,10 +436,14 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
                 }
             }
             wait_for(by, &by->queue->state, i);
-            gemm_onto(V, K, C, scaled4, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, &kept->total, 0, 0);
-            give_turn(by, &by->queue->state, i);
-            gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
-            gemm_onto(V, C, K, dS, 1, V, scaled3, 1, K, dv, 1, V, WHOLE, product, NULL, 0, 0);
+            for (int step = 0; step < 2; step++)
+                if (step == (by->members == 1)) { /* alone, once the state is read */
+                    gemm_onto(V, K, C, scaled4, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, &kept->total, 0, 0);
+                    give_turn(by, &by->queue->state, i);
+                } else {
+                    gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
+                    gemm_onto(V, C, K, dS, 1, V, scaled3, 1, K, dv, 1, V, WHOLE, product, NULL, 0, 0);
+                }
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -451,7 +463,7 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     }
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            real *const dS_ring = dS_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
         }
     }
@@ -487,7 +499,7 @@ static int64_t adjoint_0_shared(const retnet_run *run, UNUSED int64_t ring)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += ring * round_up(K * V);
+    room += ring_of(ring) * round_up(K * V);
     return room;
 }
 
@@ -500,13 +512,13 @@ static void adjoint_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     real *const o = take(&w, L * V);
     real *const scaled = take(&w, L * K);
     real *const scaled2 = take(&w, L * V);
-    const int64_t ring = by->ring;
+    const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
     real *const wide_all = take(&w, by->heads * round_up(L));
     real *const decay_room_all = take(&w, by->heads * round_up(levels_room(L, 1)));
     real *const up_all = take(&w, by->heads * round_up(L));
     real *const kept_all_ = take(&w, by->heads * round_up(REALS(adjoint_0_kept)));
-    real *const dS_ring_all = take(&all, by->heads * ring * round_up(K * V));
+    real *const dS_ring_all = take(&all, by->heads * ring_of(ring) * round_up(K * V));
     const int64_t chunks = (run->tokens + L - 1) / L;
     real power2;
     power2 = f_pow((real)(K), R(-0.5));
@@ -519,7 +531,7 @@ static void adjoint_0(const retnet_run *run, const lacc_array *x, int64_t n, int
             real *const decay_room = decay_room_all + (h - first) * round_up(levels_room(L, 1));
             real *const up = up_all + (h - first) * round_up(L);
             adjoint_0_kept *const kept = (adjoint_0_kept *)(kept_all_ + (h - first) * round_up(REALS(adjoint_0_kept)));
-            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            real *const dS_ring = dS_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             if (known < 0) {
                 load_tile(&kept->head, &x[RETNET_BACKWARD_0_FIXED_head], n, h, 0, 1, 1);
                 kept->difference = R(-5) - kept->head;
@@ -563,8 +575,12 @@ static void adjoint_0(const retnet_run *run, const lacc_array *x, int64_t n, int
                 }
             }
             wait_for(by, &by->queue->state, i);
-            gemm_onto(V, K, C, scaled2, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, &kept->total, 0, 0);
-            give_turn(by, &by->queue->state, i);
+            for (int step = 0; step < 2; step++)
+                if (step == (by->members == 1)) { /* alone, once the state is read */
+                    gemm_onto(V, K, C, scaled2, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, dS, &kept->total, 0, 0);
+                    give_turn(by, &by->queue->state, i);
+                } else {
+                }
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
             if (i + 1 == chunks) {
@@ -575,7 +591,7 @@ static void adjoint_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     }
     if (!chunks) {
         for (int64_t h = first; h < first + by->heads; h++) {
-            real *const dS_ring = dS_ring_all + (h - first) * ring * round_up(K * V);
+            real *const dS_ring = dS_ring_all + (h - first) * ring_of(ring) * round_up(K * V);
             state_end(&x[RETNET_BACKWARD_0_DBEGUN_S], n, h, state_from(&x[RETNET_BACKWARD_0_DENDED_S], n, h, dS_ring, K * V), K * V);
         }
     }
