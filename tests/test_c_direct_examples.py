@@ -98,6 +98,26 @@ def test_known_gradients(
     assert known(module) == len(calls)
 
 
+def test_heads_have_memory_of_states_in_turn(
+    example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the states of all chunks are more than a thread keeps, heads go a few at a time."""
+    module = example("gla")
+    module.HOST.direct.mine.seen.clear()
+    states = 2 * -(-70 // 16) * 64 * 64 * 4
+    for held, processors, groups in ((12 * states, 1, 1), (5 * states, 1, 3), (4, 3, 1)):
+        monkeypatch.setattr(module, "HELD", held)
+        monkeypatch.setattr(module, "processors", lambda n=processors: n)
+        module.HOST.direct.mine.seen.clear()
+        for seed in range(TIMES):
+            x, ct, state = drawn_gla(seed, np.float32, 70)
+            call = {"cotangent": ct, "initial_state": state, "state_cotangent": state}
+            found = module.gla_vjp(**x, **call, chunk=16)
+            all_equal(found, slowly(module, module.gla_vjp, **x, **call, chunk=16))
+        (ready,) = module.HOST.direct.mine.seen.values()
+        assert len(ready.calls) == 2 * groups
+
+
 def test_gradients_beside_known_ones(example: Callable[[str], Any]) -> None:
     torch = pytest.importorskip("torch")
     module = example("gla")

@@ -250,6 +250,17 @@ class Table:
         self.rows.append((data, sequence, token, head, kind))
         self.held.append(x)  # as long as the function runs
 
+    def from_head(self, first: int) -> Table:
+        """The same for heads from ``first`` on, but for states that chunks start from, which lie in
+        memory that groups of heads have in turn."""
+        found = Table(self.sequences, self.heads)
+        found.names, found.held = self.names, self.held
+        for row, x, name in zip(self.rows, self.held, self.names):
+            if x is not None and not name.startswith("start "):
+                row = (row[0] + first * row[3] * x.itemsize, *row[1:])
+            found.rows.append(row)
+        return found
+
     def described(self) -> Any:
         """The array of structs."""
         return (Described * len(self.rows))(*self.rows)

@@ -361,10 +361,11 @@ def bound(
     into: list[str],
     results: list[str],
     between: list[str],
+    heads: int | None = None,
 ) -> Prepared | None:
     """The calls of functions with ``tables``, whose rows are named as ``arrays``: the caller's, of
-    which those ``into`` are written to, then ``results``, and what is ``between`` functions. None
-    where C would take one from elsewhere than where it is."""
+    which those ``into`` are written to, then ``results``, and what is ``between`` functions; each
+    for some ``heads`` (None: all). None where C would take one from elsewhere than where it is."""
     dtype, index = call.run.dtype, {name: n for n, name in enumerate(arrays)}
     places, calls, held, written = [], [], [], []
     for way, table in tables:
@@ -392,5 +393,6 @@ def bound(
     inner = [arrays[name].nbytes for name in between]
     spans = [span(x) for x in arrays.values()]
     sizes, tokens = library.sized(call), call.run.T
+    sizes.H = sizes.H if heads is None else heads
     given = (calls, places, made, inner, spans, written, held)
     return Prepared(library, dtype, sizes, *given, [], tokens)

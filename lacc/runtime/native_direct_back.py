@@ -8,14 +8,16 @@ files, behind `native_direct.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from lacc.runtime.arguments import Arguments, chosen
 from lacc.runtime.contract import Array, Run
 from lacc.runtime.core import without
-from lacc.runtime.native import EVERY, Native
+from lacc.runtime.native import EVERY, HELD, Native, processors
 from lacc.runtime.native_direct import Direct, Prepared, bound, empty
 from lacc.runtime.walk import Call
 
@@ -66,6 +68,13 @@ def taken(direct: Direct, given: list[Any]) -> dict[str, Array]:
     return {name: x for name, x in every if x is not None}
 
 
+def heads_together(size: int, heads: int) -> int:
+    """How many heads go there and back at a time, where the states that chunks of all start from
+    take ``size`` bytes: all, unless a thread would not keep so much memory from call to call."""
+    fit = [n for n in range(1, heads + 1) if heads % n == 0 and size // heads * n <= HELD // 4]
+    return heads if size <= HELD // 2 else max([*fit, gcd(heads, processors())])
+
+
 def prepared_back(
     direct: Direct,
     asked: tuple[str, int | None],
@@ -91,10 +100,10 @@ def prepared_back(
     length = EVERY if call.by_token else call.C
     lead = (run.B, -(-run.T // length), run.H)
     begun = named(direct, "begun", arrays, direct.states)
-    starts = {
-        f"start {name}": np.empty((*lead, *call.state[name].shape[2:]), run.dtype)
-        for name in walk.states
-    }
+    shapes = {f"start {name}": (*lead, *call.state[name].shape[2:]) for name in walk.states}
+    heads = heads_together(sum(map(prod, shapes.values())) * run.dtype.itemsize, run.H)
+    memory = {n: np.empty((*s[:2], heads, *s[3:]), run.dtype) for n, s in shapes.items()}
+    starts = {n: as_strided(x, shapes[n], x.strides) for n, x in memory.items()}
     dbegun = named(direct, "dbegun", made, direct.states)  # 0 where a field is not given
     call.state = begun
     forth = walk.taken(call, dict.fromkeys(walk.states), [*starts.values()])
@@ -107,9 +116,12 @@ def prepared_back(
         {},
         {name: d if begun[name] is not None else None for name, d in dbegun.items()},
     )
-    tables = [(f"keep_{walk.number}", forth), (f"backward_{walk.number}", back)]
+    both = [(f"keep_{walk.number}", forth), (f"backward_{walk.number}", back)]
+    firsts = range(0, run.H, heads)
+    tables = [(way, table.from_head(first)) for first in firsts for way, table in both]
     results = [name for name in made if name not in into]
-    ready = bound(walk.library, call, tables, arrays | made | starts, into, results, [*starts])
+    lying = arrays | made | memory
+    ready = bound(walk.library, call, tables, lying, into, results, [*memory], heads)
     if ready is not None:
         unmade = {f"dbegun {name}" for name, x in begun.items() if x is None}
         ready.cleared = frozenset(n for n, name in enumerate(results) if name in unmade)
