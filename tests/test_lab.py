@@ -151,7 +151,7 @@ def test_the_command_writes_a_page_that_needs_nothing_else(
     monkeypatch.setattr("lacc.lab.trials.DECODED_AFTER", (4, 8))
     done = CliRunner().invoke(app, [*words.split(), "--json", "lab.json"])
     assert done.exit_code == 0, done.output
-    assert re.search(r"mine +0\.\d{3} +\d\.\d{3}", done.output)
+    assert re.search(r"mine +0\.\d{3} +\d\.\d{3} +128 *$", done.output, re.MULTILINE)
     text = (tmp_path / "lab_mine.html").read_text()
     parser = Outside()
     parser.feed(text)

@@ -58,7 +58,8 @@ def rows(record: Record) -> list[tuple[bool, list[tuple[str, bool]]]]:
             own = -mine.value if TASKS[name].bits else mine.value
             cells.append((str(mine), own == max(worth)))
         states = [o.state for o in record.outcomes if o.name == contestant.name]
-        cells.append((f"{min(states)} to {max(states)}" if states else "–", False))
+        several = dict.fromkeys((min(states), max(states))) if states else ("–",)
+        cells.append((" to ".join(map(str, several)), False))
         found.append((contestant.given, cells))
     return found
 
