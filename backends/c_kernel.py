@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lacc.backends.base import unused
 from lacc.backends.c_body import Body, Piece, Statement
-from lacc.backends.c_pulls import joined_pulls
+from lacc.backends.c_pulls import joined_pulls, lower_halves
 from lacc.backends.c_ready import for_c, levels_once
 from lacc.backends.c_text import RESERVED, dim, identifier, size, times, unlike_macro
 from lacc.tile.partition import Part
@@ -137,7 +137,8 @@ class CKernel(ABC):
         self.name, self.run, self.arrays, self.dims = name, run, arrays, dims
         self.backward, self.again = backward, again
         kind = "dstate" if backward else "state"
-        self.program = levels_once(joined_pulls(for_c(meet_once(part.program, kind))))
+        program = lower_halves(for_c(meet_once(part.program, kind)))
+        self.program = levels_once(joined_pulls(program))
         turns = self._ordered(kind)
         self.taken: set[str] = again.taken if again else {*RESERVED, *map(dim, dims)}
         self.carried = {s: self._carried(s, needed) for s in part.carries}

@@ -6,10 +6,11 @@ start, to the end, and over the whole of a chunk from another, which goes on fro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
-from lacc.tile.program import Inst, Program, Tiles
+from lacc.backends.c_ready import triangular
+from lacc.tile.program import TIME, Inst, Program, Tiles
 from lacc.tile.rebuild import rebuild
 
 MOST = 4
@@ -70,6 +71,38 @@ def joined_pulls(program: Program) -> Program:
         if n in sums:
             return _summed(program, f, n, sums[n], twice, new)
         return None
+
+    return rebuild(program, rule)
+
+
+def lower_halves(program: Program) -> Program:
+    """An equal program with ``lower`` in place of products of pairs [t, s] of which nothing reads
+    what is above the diagonal."""
+    body, users = program.body, program_users(program)
+    known: dict[int, bool] = {}
+
+    def unread(n: int) -> bool:
+        if n not in known:
+            known[n] = all(u >= 0 and skips(u, n) for u in users[n])
+        return known[n]
+
+    def skips(user: int, n: int) -> bool:
+        """Whether a value reads no more of ``n`` than the lower half, or nobody more of it."""
+        inst = body[user]
+        if inst.op in ("meet_pull", "matrix_pull"):
+            return n not in inst.ins[1:]
+        if inst.op == "mul" and any(triangular(body, i) for i in inst.ins if i != n):
+            return True
+        return inst.op == "mask" or (inst.op in ("mul", "add", "sub", "neg") and unread(user))
+
+    def rule(f: Tiles, n: int, new: Callable[[int], int]) -> int | None:
+        inst = body[n]
+        if inst.op != "contract" or inst.axes != TIME or not unread(n):
+            return None
+        a, b = sorted(inst.ins, key=lambda i: "s" in body[i].axes)
+        if "s" in body[a].axes or "t" in body[b].axes:
+            return None
+        return f.emit(replace(inst, op="lower", ins=(new(a), new(b))))
 
     return rebuild(program, rule)
 

@@ -337,42 +337,42 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const dv = v;
     real *const beta = take(&w, L);
     real *const scaled = take(&w, L * K);
-    real *const product14 = scaled;
+    real *const product11 = scaled;
     real *const scaled2 = take(&w, L * K);
-    real *const product = take(&w, L * L);
+    real *const pairs = take(&w, L * L);
     real *const between = take(&w, L * L);
     real *const scaled3 = take(&w, L * K);
     real *const summed3 = scaled3;
     real *const summed = take(&w, L * V);
     real *const o = summed;
-    real *const product5 = summed;
+    real *const product2 = summed;
     real *const summed2 = summed;
     real *const negated = take(&w, L * L);
-    real *const product3 = negated;
+    real *const pairs2 = negated;
     real *const inverted = take(&w, L * L);
     real *const scaled8 = inverted;
-    real *const product2 = take(&w, L * V);
+    real *const product = take(&w, L * V);
     real *const down = take(&w, L);
     real *const scaled5 = take(&w, L * V);
-    real *const product4 = take(&w, L * L);
+    real *const pairs3 = take(&w, L * L);
     real *const scaled4 = take(&w, L * L);
     real *const scaled6 = scaled4;
-    real *const pairs = scaled4;
+    real *const pairs4 = scaled4;
     real *const summed4 = take(&w, L * K);
     real *const scaled7 = take(&w, L * L);
     real *const added = scaled7;
-    real *const product7 = take(&w, L * K);
-    real *const product11 = product7;
-    real *const product8 = take(&w, L * V);
-    real *const product9 = take(&w, L * K);
+    real *const product4 = take(&w, L * K);
+    real *const product8 = product4;
+    real *const product5 = take(&w, L * V);
+    real *const product6 = take(&w, L * K);
     real *const dq = take(&w, L * K);
-    real *const product10 = take(&w, L);
-    real *const dg = product10;
+    real *const product7 = take(&w, L);
+    real *const dg = product7;
+    real *const product9 = take(&w, L);
     real *const product12 = take(&w, L);
-    real *const product15 = take(&w, L);
     real *const matrix_pull2 = take(&w, L);
     real *const dbeta = take(&w, L);
-    real *const product16 = take(&w, L);
+    real *const product13 = take(&w, L);
     real *const dbeta2 = take(&w, L);
     real *const added2 = take(&w, L);
     real *const scratch = take(&w, most(most(inverse_room(L), matrix_pull_room(L, 1)), pulled_room(L, 1)));
@@ -384,7 +384,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real power;
     levels_t decay;
     real total;
-    real product13;
+    real product10;
     power = f_pow((real)(K), R(-0.5));
     for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
         const int64_t c = chunks - 1 - i;
@@ -428,7 +428,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                     scaled2[t * K + i_K] = k[t * K + i_K] * -beta[t];
                 }
             }
-            gemm(C, C, K, scaled2, K, 1, k, 1, K, product, C, 1, WHOLE, 0);
+            gemm(C, C, K, scaled2, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
             matrix(between, &decay);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
@@ -440,12 +440,12 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
-                    negated[t * C + s] = -(product[t * C + s] * between[t * C + s]);
+                    negated[t * C + s] = -(pairs[t * C + s] * between[t * C + s]);
                 }
             }
             inverse(inverted, negated, C, scratch);
-            gemm(C, V, C, inverted, C, 1, summed, V, 1, product2, V, 1, LOWER_A, 0);
-            gemm(C, C, K, q, K, 1, k, 1, K, product3, C, 1, WHOLE, 0);
+            gemm(C, V, C, inverted, C, 1, summed, V, 1, product, V, 1, LOWER_A, 0);
+            gemm(C, C, K, q, K, 1, k, 1, K, pairs2, C, 1, LOWER_OUT, 0);
             whole(&total, &decay);
             suffix(down, &decay);
             load_tile(o, &x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at, C, V);
@@ -455,18 +455,18 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                     scaled5[t * V + i_V] = o[t * V + i_V] * power;
                 }
             }
-            gemm(C, C, V, scaled5, V, 1, product2, 1, V, product4, C, 1, WHOLE, 0);
+            gemm(C, C, V, scaled5, V, 1, product, 1, V, pairs3, C, 1, LOWER_OUT, 0);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
-                    scaled4[t * C + s] = product3[t * C + s] * between[t * C + s];
+                    scaled4[t * C + s] = pairs2[t * C + s] * between[t * C + s];
                 }
             }
-            gemm(C, V, C, scaled4, 1, C, scaled5, V, 1, product5, V, 1, UPPER_A, 0);
+            gemm(C, V, C, scaled4, 1, C, scaled5, V, 1, product2, V, 1, UPPER_A, 0);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
-                    scaled6[t * C + s] = product4[t * C + s] * between[t * C + s];
+                    scaled6[t * C + s] = pairs3[t * C + s] * between[t * C + s];
                 }
             }
             gemm(C, K, C, scaled6, 1, C, q, K, 1, summed4, K, 1, UPPER_A, 0);
@@ -476,35 +476,35 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                     scaled7[t * C + s] = inverted[t * C + s] * down[t];
                 }
             }
-            gemm(C, K, C, scaled7, 1, C, k, K, 1, product7, K, 1, UPPER_A, 0);
-            gemm(C, V, C, inverted, 1, C, product5, V, 1, product8, V, 1, UPPER_A, 0);
-            gemm(C, K, V, scaled5, V, 1, S_start, 1, V, product9, K, 1, WHOLE, 0);
-            gemm_onto(C, K, C, scaled6, C, 1, k, K, 1, dq, K, 1, LOWER_A, product9, up, 1, 0);
-            row_dots(product10, product9, q, C, K);
+            gemm(C, K, C, scaled7, 1, C, k, K, 1, product4, K, 1, UPPER_A, 0);
+            gemm(C, V, C, inverted, 1, C, product2, V, 1, product5, V, 1, UPPER_A, 0);
+            gemm(C, K, V, scaled5, V, 1, S_start, 1, V, product6, K, 1, WHOLE, 0);
+            gemm_onto(C, K, C, scaled6, C, 1, k, K, 1, dq, K, 1, LOWER_A, product6, up, 1, 0);
+            row_dots(product7, product6, q, C, K);
             wait_for(by, &by->queue->state, i);
-            gemm_onto(C, V, K, product7, K, 1, dS, V, 1, summed2, V, 1, WHOLE, product8, NULL, 0, 0);
+            gemm_onto(C, V, K, product4, K, 1, dS, V, 1, summed2, V, 1, WHOLE, product5, NULL, 0, 0);
             for (int step = 0; step < 2; step++)
                 if (step == (by->members == 1)) { /* alone, once the state is read */
                     gemm_onto(V, K, C, summed2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
                     gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
                     give_turn(by, &by->queue->state, i);
                 } else {
-                    gemm(K, C, V, dS, V, 1, product2, 1, V, product11, 1, K, WHOLE, 0);
-                    row_dots(&product13, dS, S_start, 1, K * V);
+                    gemm(K, C, V, dS, V, 1, product, 1, V, product8, 1, K, WHOLE, 0);
+                    row_dots(&product10, dS, S_start, 1, K * V);
                 }
-            row_dots(product12, product11, k, C, K);
-            gemm(C, C, V, summed2, V, 1, product2, 1, V, pairs, C, 1, LOWER_OUT, 0);
-            gemm(C, K, V, summed2, V, 1, S_start, 1, V, product14, K, 1, WHOLE, 0);
-            row_dots(product15, product14, scaled2, C, K);
+            row_dots(product9, product8, k, C, K);
+            gemm(C, C, V, summed2, V, 1, product, 1, V, pairs4, C, 1, LOWER_OUT, 0);
+            gemm(C, K, V, summed2, V, 1, S_start, 1, V, product11, K, 1, WHOLE, 0);
+            row_dots(product12, product11, scaled2, C, K);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
-                    scaled8[t * C + s] = (t > s ? pairs[t * C + s] : R(0)) * between[t * C + s];
-                    added[t * C + s] = product4[t * C + s] * product3[t * C + s] + (t > s ? pairs[t * C + s] : R(0)) * product[t * C + s];
+                    scaled8[t * C + s] = (t > s ? pairs4[t * C + s] : R(0)) * between[t * C + s];
+                    added[t * C + s] = pairs3[t * C + s] * pairs2[t * C + s] + (t > s ? pairs4[t * C + s] : R(0)) * pairs[t * C + s];
                 }
             }
             matrix_pull(matrix_pull2, added, &decay, scratch);
-            gemm_onto(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, product14, up, 1, 0);
+            gemm_onto(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, product11, up, 1, 0);
             gemm(C, K, C, scaled8, 1, C, scaled2, K, 1, summed4, K, 1, UPPER_A, 1);
             for (int64_t t = 0; t < C; t++) {
                 real sum = R(0);
@@ -514,17 +514,17 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                 }
                 dbeta[t] = sum;
             }
-            row_dots(product16, summed2, v, C, V);
+            row_dots(product13, summed2, v, C, V);
             #pragma omp simd
             for (int64_t t = 0; t < C; t++) {
-                dbeta2[t] = dbeta[t] + product16[t];
-                added2[t] = product15[t] + product10[t];
+                dbeta2[t] = dbeta[t] + product13[t];
+                added2[t] = product12[t] + product7[t];
             }
-            pulled(dg, matrix_pull2, added2, up, product12, down, &product13, &decay, scratch);
+            pulled(dg, matrix_pull2, added2, up, product9, down, &product10, &decay, scratch);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
-                    dk[t * K + i_K] = product11[t * K + i_K] * down[t] + summed4[t * K + i_K] + -summed3[t * K + i_K] * beta[t];
+                    dk[t * K + i_K] = product8[t * K + i_K] * down[t] + summed4[t * K + i_K] + -summed3[t * K + i_K] * beta[t];
                 }
             }
             for (int64_t t = 0; t < C; t++) {

@@ -248,18 +248,18 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     real *const total = take(&w, K);
     real *const down = take(&w, L * K);
     real *const o = take(&w, L * V);
-    real *const product2 = o;
+    real *const product = o;
     real *const scaled = take(&w, L * V);
-    real *const product = take(&w, L * L);
+    real *const pairs2 = take(&w, L * L);
     real *const dq = take(&w, L * K);
     real *const part = take(&w, L * K);
     real *const dg = part;
     real *const part2 = take(&w, L * K);
-    real *const product3 = take(&w, L * K);
-    real *const product4 = product3;
+    real *const product2 = take(&w, L * K);
+    real *const product3 = product2;
     real *const scaled2 = take(&w, L * K);
     real *const dq2 = take(&w, L * K);
-    real *const product5 = take(&w, K);
+    real *const product4 = take(&w, K);
     real *const dv = take(&w, L * V);
     real *const scratch = take(&w, most(most(meet_room(L, K), meet_pull_room(L, K)), pulled_room(L, K)));
     real *const S_start_tile = take(&w, K * V);
@@ -312,15 +312,15 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
                     scaled[t * V + i_V] = o[t * V + i_V] * power;
                 }
             }
-            gemm(C, C, V, scaled, V, 1, v, 1, V, product, C, 1, WHOLE, 0);
-            gemm(C, V, C, pairs, 1, C, scaled, V, 1, product2, V, 1, UPPER_A, 0);
-            meet_pull((const meet_t[]){{product, q, k, dq, part}}, 1, part2, K, &decay, scratch);
-            gemm(C, K, V, scaled, V, 1, S_start, 1, V, product3, K, 1, WHOLE, 0);
+            gemm(C, C, V, scaled, V, 1, v, 1, V, pairs2, C, 1, LOWER_OUT, 0);
+            gemm(C, V, C, pairs, 1, C, scaled, V, 1, product, V, 1, UPPER_A, 0);
+            meet_pull((const meet_t[]){{pairs2, q, k, dq, part}}, 1, part2, K, &decay, scratch);
+            gemm(C, K, V, scaled, V, 1, S_start, 1, V, product2, K, 1, WHOLE, 0);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
-                    scaled2[t * K + i_K] = product3[t * K + i_K] * q[t * K + i_K];
-                    dq2[t * K + i_K] = dq[t * K + i_K] + product3[t * K + i_K] * up[t * K + i_K];
+                    scaled2[t * K + i_K] = product2[t * K + i_K] * q[t * K + i_K];
+                    dq2[t * K + i_K] = dq[t * K + i_K] + product2[t * K + i_K] * up[t * K + i_K];
                 }
             }
             wait_for(by, &by->queue->state, i);
@@ -329,18 +329,18 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
                     gemm_onto(V, K, C, scaled, 1, V, from_start, K, 1, dS_next, 1, V, WHOLE, dS, total, 0, 1);
                     give_turn(by, &by->queue->state, i);
                 } else {
-                    gemm(K, C, V, dS, V, 1, v, 1, V, product4, 1, K, WHOLE, 0);
-                    row_dots(product5, dS, S_start, K, V);
-                    gemm_onto(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product2, NULL, 0, 0);
+                    gemm(K, C, V, dS, V, 1, v, 1, V, product3, 1, K, WHOLE, 0);
+                    row_dots(product4, dS, S_start, K, V);
+                    gemm_onto(V, C, K, dS, 1, V, to_end, 1, K, dv, 1, V, WHOLE, product, NULL, 0, 0);
                 }
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
-                    scaled3[t * K + i_K] = product4[t * K + i_K] * k[t * K + i_K];
-                    dk[t * K + i_K] = product4[t * K + i_K] * down[t * K + i_K] + part[t * K + i_K];
+                    scaled3[t * K + i_K] = product3[t * K + i_K] * k[t * K + i_K];
+                    dk[t * K + i_K] = product3[t * K + i_K] * down[t * K + i_K] + part[t * K + i_K];
                 }
             }
-            pulled(dg, part2, scaled2, up, scaled3, down, product5, &decay, scratch);
+            pulled(dg, part2, scaled2, up, scaled3, down, product4, &decay, scratch);
             store_tile(&x[GLA_BACKWARD_0_DIN_q], n, h, at, dq2, C, K);
             store_tile(&x[GLA_BACKWARD_0_DIN_g], n, h, at, dg, C, K);
             store_tile(&x[GLA_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
