@@ -16,6 +16,8 @@ from pathlib import Path
 def main() -> None:
     """The ``lacc`` command. What nobody expected becomes a report file, no traceback."""
     gc.set_threshold(100_000)  # loading makes many objects, and all of them stay
+    # products of a chunk are small: threads that share one mostly wait for each other
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from lacc import report
     from lacc.cli import app
     from lacc.cli.answer import run

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("CFLAGS", "-O1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command has it
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.la"))
