@@ -106,7 +106,7 @@ def test_any_number_of_threads_rounds_the_same(
 def test_chunks_are_longer_where_products_are_cheap() -> None:
     plan, dims = kernel("gated_deltanet").plan, {"K": 128, "V": 128}
     assert plan is not None
-    assert plan.mixed().choose(2048, 8, dims)[1] > plan.choose(2048, 8, dims)[1]
+    assert plan.mixed(4).choose(2048, 8, dims)[1] > plan.choose(2048, 8, dims)[1]
 
 
 @pytest.mark.parametrize(("name", "exact"), [("gated_deltanet", False), ("mlstm", True)])

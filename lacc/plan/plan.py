@@ -17,9 +17,9 @@ Choice = tuple[str, int]
 """A mode and the tokens of a chunk."""
 
 
-MIXED, WIDE = 4, 32
-"""How many times faster products of matrices are that round their factors to bfloat16, on a
-processor that has such, and the least tokens of a chunk that they are for."""
+WIDE = 32
+"""The least tokens of a chunk for which products of matrices may round their factors to
+bfloat16."""
 
 
 def price_at(price: Price, sizes: Mapping[str, float]) -> float:
@@ -63,9 +63,9 @@ class Plan:
     why: tuple[str, ...] = ()
     tuned: Mapping[Bucket, Choice] = field(default_factory=dict, repr=False)
 
-    def mixed(self) -> Plan:
-        """This plan for products that round their factors to bfloat16."""
-        return replace(self, saved=1 - 1 / MIXED)
+    def mixed(self, faster: float) -> Plan:
+        """This plan for products that are so many times faster with factors of bfloat16."""
+        return replace(self, saved=1 - 1 / faster)
 
     def together(self, C: int, heads: int, dims: Mapping[str, int]) -> int:
         """How many chunks of C tokens of every head make a block."""

@@ -55,8 +55,8 @@ class Program:
     earlier tokens, outputs and states with their shapes by dims, ``pasts``: the states that make a
     field of delayed values, the oldest first, ``exponents`` of scaled states, ``units``: which axes
     of an array are a literal 1 and in no tile, ``initial`` states that are not 0 with the gradient
-    of their params, and ``mixes``: whether products of a call with such arguments round their
-    factors."""
+    of their params, and ``mixes``: how many times faster products of a call with such arguments
+    are by factors rounded to bfloat16, 0 where these are not rounded."""
 
     passes: tuple[Walk, ...]
     token: Walk | None
@@ -71,4 +71,4 @@ class Program:
     initial: Callable[..., Any] | None
     initial_pull: Callable[..., Any] | None
     plan: Plan
-    mixes: Callable[[Mapping[str, Any]], bool] | None = None
+    mixes: Callable[[Mapping[str, Any]], float] | None = None

@@ -54,8 +54,9 @@ class Call:
     ) -> None:
         self.program, self.run, self.x, self.state = program, run, dict(x), dict(state)
         self.plan = plan = (program.plan.back if back else None) or program.plan
-        self.mixed = program.mixes is not None and program.mixes(self.x)
-        plan = plan.mixed() if self.mixed else plan
+        faster = program.mixes(self.x) if program.mixes is not None else 0.0
+        self.mixed = faster > 0
+        plan = plan.mixed(faster) if self.mixed else plan
         heads = run.B * run.H
         mode, C = plan.choose(run.T, heads, run.dims, run.mode)
         self.by_token = mode == "recurrent"
