@@ -40,7 +40,7 @@ typedef struct {
 enum { TOGETHER = 1 << 20 }; /* bytes of states that stay near a processor while their heads take turns */
 
 /* The tiles of a state that changes where it is as long as nobody else reads it. */
-static inline int64_t ring_of(int64_t ring) { return ring > 2 ? ring : 1; }
+static UNUSED int64_t ring_of(int64_t ring) { return ring > 2 ? ring : 1; }
 
 static inline int64_t parts_of(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
