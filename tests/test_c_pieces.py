@@ -75,6 +75,10 @@ void scan_all(real *h, int64_t C, int64_t R, int64_t D, const real *a, const int
 void tropical_all(real *m, int64_t op, int64_t C, int64_t D, const real *f, const real *i) {
     tropical(m, (int)op, C, D, f, i);
 }
+void exps_all(real *out, real *one, const real *x, int64_t n) {
+    exps(out, x, n);
+    for (int64_t i = 0; i < n; i++) exps(one + i, x + i, 1);
+}
 void running_all(real *out, const real *a, int64_t C, int64_t D) { running(out, a, C, D); }
 void chain_parts_all(real *h, const real *a, const real *b, int64_t n, int64_t back, int64_t C,
     int64_t D) {
@@ -283,6 +287,30 @@ def test_scans(library: Pieces, R: int, D: int) -> None:
         library.close(h, kernels.scan(*wide, axis=0))
         library("scan", h, *shape, a, numbers[0], b, numbers[1], None, None)
         library.close(h, kernels.scan_back(*wide[:2], axis=0))
+
+
+def test_exps(library: Pieces) -> None:
+    """To the bit the same alone or among others; the ends and what is no number as in NumPy."""
+    fine = np.finfo(library.dtype)
+    least, most = np.log(float(fine.smallest_subnormal)), np.log(float(fine.max))
+    ends = [
+        -np.inf,
+        np.inf,
+        np.nan,
+        0.0,
+        -0.0,
+        fine.smallest_subnormal,
+        -fine.tiny,
+        fine.min,
+        fine.max,
+    ]
+    x = np.array([*ends, *np.linspace(1.1 * least, 1.1 * most, 1234)], library.dtype)
+    out, one = np.empty_like(x), np.empty_like(x)
+    library("exps", out, one, x, x.size)
+    np.testing.assert_array_equal(out.view(np.uint8), one.view(np.uint8))
+    with np.errstate(over="ignore", under="ignore"):
+        want = np.exp(x.astype(np.longdouble)).astype(library.dtype)
+    np.testing.assert_allclose(out, want, rtol=4 * fine.eps, atol=fine.smallest_subnormal)
 
 
 def test_sums_and_tropical(library: Pieces) -> None:

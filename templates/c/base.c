@@ -9,6 +9,7 @@
 
 #define UNUSED __attribute__((unused))
 #define DEVICE __attribute__((unused, noinline)) /* inlined into every call it would take seconds to build */
+#define UNROLL _Pragma("GCC unroll 16") /* loops over registers, whole */
 #define INLINE static inline __attribute__((always_inline, unused))
 
 #ifdef LACC_DOUBLE

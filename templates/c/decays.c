@@ -8,6 +8,40 @@
 
 enum { LEAF = 8 };
 
+#ifdef __clang__
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define UNROLLED _Pragma("GCC unroll 8")
+#endif
+
+/* Part of a row of channels, 0 behind its last, and its way back. */
+static inline vec part(const real *x, int64_t n) {
+    vec v = {0};
+    if (n >= LANES) return *(const vec *)x;
+    for (int64_t i = 0; i < n; i++) v[i] = x[i];
+    return v;
+}
+
+static inline void put_part(real *x, vec v, int64_t n) {
+    if (n >= LANES) *(vec *)x = v;
+    else for (int64_t i = 0; i < n; i++) x[i] = v[i];
+}
+
+/* In a run of LEAF tokens and one part of the channels: rows of x, 0 behind the last of n. */
+static inline void leaf_rows(vec out[LEAF], const real *x, int64_t n, int64_t D, int64_t k) {
+    if (n == LEAF && k + LANES <= D)
+        for (int t = 0; t < LEAF; t++) out[t] = *(const vec *)(x + t * D + k);
+    else
+        for (int t = 0; t < LEAF; t++) out[t] = t < n ? part(x + t * D + k, D - k) : (vec){0};
+}
+
+static inline void put_rows(real *x, const vec rows[LEAF], int64_t n, int64_t D, int64_t k) {
+    if (n == LEAF && k + LANES <= D)
+        for (int t = 0; t < LEAF; t++) *(vec *)(x + t * D + k) = rows[t];
+    else
+        for (int t = 0; t < n; t++) put_part(x + t * D + k, rows[t], D - k);
+}
+
 typedef struct {
     int64_t C, D;
     int log, strict, paired;
@@ -47,30 +81,57 @@ static inline void joined(real *out, const real *a, const real *b, int64_t n, in
     for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
-static inline void exps(real *out, const real *x, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) out[i] = f_exp(x[i]);
+/* One part of the channels of a run of LEAF tokens, rows `apart`: `leaf_runs`. */
+INLINE void run_part(real *total, real *up, real *down, const real *g, const real *f, int64_t apart, int log, const int late) {
+    vec own[LEAF], all = (vec){0} + 1;
+    UNROLLED for (int t = 0; t < LEAF; t++) own[t] = *(const vec *)(f + t * apart);
+    UNROLLED for (int t = 0; t < LEAF; t++) {
+        if (up && late) *(vec *)(up + t * apart) = all;
+        all *= own[t];
+        if (up && !late) *(vec *)(up + t * apart) = all;
+    }
+    if (total && log) {
+        all = *(const vec *)g;
+        UNROLLED for (int t = 1; t < LEAF; t++) all += *(const vec *)(g + t * apart);
+    }
+    if (total) *(vec *)total = all;
+    if (!down) return;
+    all = (vec){0} + 1;
+    UNROLLED for (int t = LEAF - 1; t >= 0; t--) *(vec *)(down + t * apart) = all, all *= own[t];
 }
 
-/* Whole runs: from logs the exp of a sum, so that slow decays keep their digits. */
+/* Products of every run of LEAF tokens from its start to each and after each to its end, and of it
+   whole: from logs the sum, so that slow decays keep their digits. Results may be NULL. */
+INLINE void leaf_runs(real *totals, real *up, real *down, const levels_t *d, const int late) {
+    const int64_t C = d->C, D = d->D;
+    const real *g = d->g, *f = d->f;
+    const int log = d->log;
+    for (int64_t from = 0; from < C; from += LEAF) {
+        const int64_t n = least(LEAF, C - from);
+        int64_t k = 0;
+        for (; n == LEAF && k + LANES <= D; k += LANES)
+            run_part(totals ? totals + k : NULL, up ? up + k : NULL, down ? down + k : NULL, g + k, f + k, D, log, late);
+        for (; k < D; k += LANES) {
+            vec logs[LEAF], own[LEAF], ups[LEAF], downs[LEAF], total;
+            leaf_rows(logs, g, n, D, k), leaf_rows(own, f, n, D, k);
+            for (int64_t t = n; t < LEAF; t++) own[t] = (vec){0} + 1;
+            run_part((real *)&total, (real *)ups, (real *)downs, (real *)logs, (real *)own, LANES, log, late);
+            if (totals) put_part(totals + k, total, D - k);
+            if (up) put_rows(up, ups, n, D, k);
+            if (down) put_rows(down, downs, n, D, k);
+        }
+        g += LEAF * D, f += LEAF * D;
+        if (totals) totals += D;
+        if (up) up += LEAF * D;
+        if (down) down += LEAF * D;
+    }
+}
+
+/* Runs of 2 LEAF, 4 LEAF, ... tokens from those of LEAF. */
 static void find_totals(levels_t *d) {
     const int64_t C = d->C, D = d->D;
-    real *out = d->totals;
-    for (int64_t from = 0; from < C; from += LEAF, out += D) {
-        const int64_t end = least(from + LEAF, C);
-        int64_t k = 0;
-        for (; k + LANES <= D; k += LANES) {
-            vec all = *(const vec *)(d->g + from * D + k);
-            for (int64_t t = from + 1; t < end; t++) {
-                const vec own = *(const vec *)(d->g + t * D + k);
-                all = d->log ? all + own : all * own;
-            }
-            *(vec *)(out + k) = all;
-        }
-        copy(out + k, d->g + from * D + k, D - k);
-        for (int64_t t = from + 1; t < end; t++) joined(out + k, out + k, d->g + t * D + k, D - k, d->log);
-    }
     const real *below = d->totals;
+    real *out = d->totals + runs_of(C, LEAF) * D;
     for (int64_t m = LEAF; m < C; m *= 2) {
         const int64_t runs = runs_of(C, m);
         for (int64_t r = 0; r < runs; r += 2, out += D)
@@ -83,33 +144,13 @@ static void find_totals(levels_t *d) {
     if (d->log) exps(d->totals, d->totals, out - d->totals);
 }
 
-/* Products from the start of a run of m tokens to each, and after each to its end. */
-static void run_products(real *up, real *down, const levels_t *d, int64_t m) {
-    const int64_t C = d->C, D = d->D;
-    for (int64_t from = 0; from < C; from += m) {
-        const int64_t end = least(from + m, C);
-        int64_t k = 0;
-        for (; k + LANES <= D; k += LANES) {
-            vec all = (vec){0} + 1;
-            for (int64_t t = from; up && t < end; t++) {
-                if (t >= from + d->strict) all *= *(const vec *)(d->f + (t - d->strict) * D + k);
-                *(vec *)(up + t * D + k) = all;
-            }
-            all = (vec){0} + 1;
-            for (int64_t t = end - 1; down && t >= from; t--) {
-                *(vec *)(down + t * D + k) = all;
-                all *= *(const vec *)(d->f + t * D + k);
-            }
-        }
-        for (; k < D; k++) {
-            real all = 1;
-            for (int64_t t = from; up && t < end; t++) {
-                if (t >= from + d->strict) all *= d->f[(t - d->strict) * D + k];
-                up[t * D + k] = all;
-            }
-            all = 1;
-            for (int64_t t = end - 1; down && t >= from; all *= d->f[t * D + k], t--) down[t * D + k] = all;
-        }
+/* Of one decay a token: the whole runs of LEAF tokens. */
+static void leaf_totals(const levels_t *d) {
+    for (int64_t from = 0; from < d->C; from += LEAF) {
+        const int64_t end = least(from + LEAF, d->C);
+        real all = d->g[from];
+        for (int64_t t = from + 1; t < end; t++) all = d->log ? all + d->g[t] : all * d->g[t];
+        d->totals[from / LEAF] = all;
     }
 }
 
@@ -119,8 +160,10 @@ static DEVICE void levels(levels_t *d, const real *g, int64_t C, int64_t D, int 
     d->up = w + all_runs(C) * D, d->down = d->up + C * D;
     if (log) exps(d->down + C * D, g, C * D), d->f = d->down + C * D;
     if (D == 1) d->pairs = d->down + 2 * C;
+    if (D == 1) leaf_totals(d);
+    else if (strict) leaf_runs(d->totals, d->up, d->down, d, 1);
+    else leaf_runs(d->totals, d->up, d->down, d, 0);
     find_totals(d);
-    if (D > 1) run_products(d->up, d->down, d, LEAF);
 }
 
 static UNUSED int64_t levels_beside_room(int64_t C, int64_t D) {
@@ -132,7 +175,8 @@ static DEVICE void levels_beside(levels_t *d, const levels_t *of, int strict, re
     *d = *of;
     d->strict = strict, d->paired = 0;
     if (d->D == 1) d->pairs = w;
-    else d->up = w, run_products(w, NULL, d, LEAF);
+    else if (strict) d->up = w, leaf_runs(NULL, w, NULL, d, 1);
+    else d->up = w, leaf_runs(NULL, w, NULL, d, 0);
 }
 
 enum { DOWN, UP };
@@ -180,7 +224,12 @@ static DEVICE void prefix(real *out, const levels_t *d) {
         }
         exps(out, out, C);
     } else {
-        run_products(out, NULL, d, C);
+        real all = 1;
+        for (int64_t t = 0; t < C; t++) {
+            if (d->strict) out[t] = all;
+            all *= d->f[t];
+            if (!d->strict) out[t] = all;
+        }
     }
 }
 
@@ -198,7 +247,8 @@ static DEVICE void suffix(real *out, const levels_t *d) {
         }
         exps(out, out, C);
     } else {
-        run_products(NULL, out, d, C);
+        real all = 1;
+        for (int64_t t = C - 1; t >= 0; all *= d->f[t], t--) out[t] = all;
     }
 }
 

@@ -2,40 +2,6 @@
    one run of LEAF tokens multiply factor by factor, the parts of the channels in registers; pairs in
    neighbouring runs are products of what was multiplied by up and by down. */
 
-#ifdef __clang__
-#define UNROLLED _Pragma("clang loop unroll(full)")
-#else
-#define UNROLLED _Pragma("GCC unroll 8")
-#endif
-
-/* Part of a row of channels, 0 behind its last, and its way back. */
-static inline vec part(const real *x, int64_t n) {
-    vec v = {0};
-    if (n >= LANES) return *(const vec *)x;
-    for (int64_t i = 0; i < n; i++) v[i] = x[i];
-    return v;
-}
-
-static inline void put_part(real *x, vec v, int64_t n) {
-    if (n >= LANES) *(vec *)x = v;
-    else for (int64_t i = 0; i < n; i++) x[i] = v[i];
-}
-
-/* In a run of LEAF tokens and one part of the channels: rows of x, 0 behind the last of n. */
-static inline void leaf_rows(vec out[LEAF], const real *x, int64_t n, int64_t D, int64_t k) {
-    if (n == LEAF && k + LANES <= D)
-        for (int t = 0; t < LEAF; t++) out[t] = *(const vec *)(x + t * D + k);
-    else
-        for (int t = 0; t < LEAF; t++) out[t] = t < n ? part(x + t * D + k, D - k) : (vec){0};
-}
-
-static inline void put_rows(real *x, const vec rows[LEAF], int64_t n, int64_t D, int64_t k) {
-    if (n == LEAF && k + LANES <= D)
-        for (int t = 0; t < LEAF; t++) *(vec *)(x + t * D + k) = rows[t];
-    else
-        for (int t = 0; t < n; t++) put_part(x + t * D + k, rows[t], D - k);
-}
-
 /* Where tokens of the run see each other in a [C][C], its rows counted from the first that sees any; else 0. */
 static inline void leaf_block(real out[LEAF][LEAF], const real *a, int64_t n, int64_t late, int64_t C) {
     memset(out, 0, LEAF * sizeof(out[0]));

@@ -29,37 +29,25 @@ INLINE real power_of_two(word n) {
     return real_of((n + BIAS) << MANTISSA);
 }
 
-/* (exp(r) - 1 - r) / r² for |r| <= log(2) / 2. */
-INLINE real exp_tail(real r) {
+/* (exp(r) - 1 - r) / r² for |r| <= log(2) / 2: coefficients, the highest power first. */
+static const real exp_tail[] = {
 #ifdef LACC_DOUBLE
-    real y = 1 / 6227020800.0;
-    y = y * r + 1 / 479001600.0;
-    y = y * r + 1 / 39916800.0;
-    y = y * r + 1 / 3628800.0;
-    y = y * r + 1 / 362880.0;
-    y = y * r + 1 / 40320.0;
-    y = y * r + 1 / 5040.0;
-    y = y * r + 1 / 720.0;
-    y = y * r + 1 / 120.0;
-    y = y * r + 1 / 24.0;
-    y = y * r + 1 / 6.0;
-    return y * r + 0.5;
+    1 / 6227020800.0, 1 / 479001600.0, 1 / 39916800.0, 1 / 3628800.0, 1 / 362880.0, 1 / 40320.0,
+    1 / 5040.0,       1 / 720.0,       1 / 120.0,      1 / 24.0,      1 / 6.0,      0.5,
 #else
-    real y = 1.9875691500e-4f;
-    y = y * r + 1.3981999507e-3f;
-    y = y * r + 8.3334519073e-3f;
-    y = y * r + 4.1665795894e-2f;
-    y = y * r + 1.6666665459e-1f;
-    return y * r + 5.0000001201e-1f;
+    1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f,
 #endif
-}
+};
+enum { EXP_TERMS = sizeof exp_tail / sizeof(real) };
 
 /* x = n log(2) + r: exp(r) - 1 out, and n as the bits of a whole number. */
 INLINE real exp_parts(real x, word *n) {
     const real shifted = x * (real)1.4426950408889634 + ROUND, whole = shifted - ROUND;
     const real r = (x - whole * LN2_HIGH) - whole * LN2_LOW;
     *n = word_of(shifted) - word_of(ROUND);
-    return r * r * exp_tail(r) + r;
+    real y = exp_tail[0];
+    UNROLL for (int i = 1; i < EXP_TERMS; i++) y = y * r + exp_tail[i];
+    return r * r * y + r;
 }
 
 INLINE real f_exp(real x) {
@@ -69,6 +57,43 @@ INLINE real f_exp(real x) {
     const real y = exp_parts(x, &n) + 1;
     const word both = n + 2 * BIAS, half = both >> 1; /* in two steps, so that the ends are reached */
     return y * real_of(half << MANTISSA) * real_of((both - half) << MANTISSA);
+}
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#ifdef LACC_DOUBLE
+#define AVX512(name) _mm512_##name##_pd
+#else
+#define AVX512(name) _mm512_##name##_ps
+#endif
+
+/* f_exp of n vectors, to the bit: step by step for all of them, as each step waits for the one before. */
+INLINE void exp_of(vec *x, const int n) {
+    vec whole[4], r[4], y[4];
+    UNROLL for (int i = 0; i < n; i++) {
+        x[i] = AVX512(max)(AVX512(set1)(EXP_LEAST), AVX512(min)(AVX512(set1)(EXP_MOST), x[i])); /* the second, if NaN */
+        whole[i] = x[i] * (real)1.4426950408889634 + ROUND - ROUND;
+        r[i] = (x[i] - whole[i] * LN2_HIGH) - whole[i] * LN2_LOW;
+        y[i] = (vec){0} + exp_tail[0];
+    }
+    UNROLL for (int t = 1; t < EXP_TERMS; t++)
+        UNROLL for (int i = 0; i < n; i++) y[i] = y[i] * r[i] + exp_tail[t];
+    UNROLL for (int i = 0; i < n; i++) x[i] = AVX512(scalef)(r[i] * r[i] * y[i] + r[i] + 1, whole[i]);
+}
+#endif
+
+/* out = f_exp of n numbers. */
+static UNUSED void exps(real *out, const real *x, int64_t n) {
+#ifdef __AVX512F__
+    for (; n >= 4 * LANES; n -= 4 * LANES, x += 4 * LANES, out += 4 * LANES) {
+        vec v[4];
+        UNROLL for (int q = 0; q < 4; q++) v[q] = *(const vec *)(x + q * LANES);
+        exp_of(v, 4);
+        UNROLL for (int q = 0; q < 4; q++) *(vec *)(out + q * LANES) = v[q];
+    }
+#endif
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) out[i] = f_exp(x[i]);
 }
 
 /* exp(x) - 1 for x <= 0. */

@@ -13,8 +13,6 @@ enum { ROWS = 6, VECTORS = 2 }; /* of 16 registers 12 sums, two vectors of b and
 #endif
 enum { TALL = 8, LOW = 4, DEPTH = 128, WIDE = VECTORS * LANES }; /* TALL rows where half the vectors do */
 
-#define UNROLL _Pragma("GCC unroll 16") /* loops over registers, whole */
-
 typedef word lanes __attribute__((vector_size(VECTOR_BYTES)));
 
 #if defined(__clang__) || __GNUC__ >= 12
