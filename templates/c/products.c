@@ -141,6 +141,7 @@ INLINE void sums_of(const int rows, int vecs, const strip_t *x) {
 }
 
 static DEVICE void strip(int64_t rows, int vecs, const strip_t *x) {
+    ahead.work += rows * vecs * x->k * x->count;
     if (rows == TALL && vecs == 1)
         sums(TALL, 1, x);
     else if (rows == TALL)
@@ -209,7 +210,8 @@ static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t t
                     const real *b, int64_t bk, real *c, int64_t cm, int64_t cn, int shape, int add, const onto_t *onto) {
     static const real one = 1;
     _Alignas(VECTOR_BYTES) real tile[TALL * WIDE];
-    const int all = (int)((width + LANES - 1) / LANES), asks = ahead.first < ahead.count;
+    const int all = (int)((width + LANES - 1) / LANES);
+    const int64_t each = work_per_line();
     const int onto_rows = onto && onto->sn == 0, direct = cn == 1 && width == all * LANES && (shape != LOWER_OUT || !add);
     for (int64_t i = 0, rows, count; i < m; i += rows * count) {
         const int64_t left = m - i, seen = shape == LOWER_OUT ? i - j : width; /* columns before the first row's last */
@@ -221,7 +223,7 @@ static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t t
         const int64_t depth = first < end && seen + rows > 0 ? end - first : 0;
         strip_t x = {.a = a + i * am + first * ak, .b = b + (first - from) * bk, .c = c + i * cm, .scale = &one, .count = 1};
         x.am = am, x.ak = ak, x.bk = bk, x.cm = cm, x.k = x.k_most = depth, x.a_on = rows * am;
-        if (asks) x.lines = rows * vecs * depth < 32 * ASKED ? rows * vecs * depth / 32 : ASKED;
+        if (each) x.lines = rows * vecs * depth < each * ASKED ? rows * vecs * depth / each : ASKED;
         if (direct && onto_rows && !from) {
             x.base = onto->base + i * cm + j;
             if (onto->scale) x.scale = onto->scale + i * onto->sm, x.sm = onto->sm;
