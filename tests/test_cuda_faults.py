@@ -30,6 +30,10 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
     "gla": ({"K": 24, "V": 20}, {"K": 16, "V": 16}),
     "hgrn": ({"D": 24}, {"D": 160}),
     "softmax_attention": ({"K": 24, "V": 20}, {"K": 16, "V": 16}),
+    "gated_deltanet": ({"K": 24, "V": 20}, {"K": 16, "V": 16}),
+    "kda": ({"K": 24, "V": 20}, {"K": 16, "V": 16}),
+    "rwkv7": ({"K": 24, "V": 20}, {"K": 16, "V": 16}),
+    "mlstm": ({"K": 24, "V": 20}, {"K": 16, "V": 16}),
 }
 """Examples whose barriers are tried, and with what: rows of whole pieces of 16 bytes and others."""
 OWN = re.compile(r"\w+_(fused|forward|backward)_\w+|attended|pulled_(queries|keys)")
