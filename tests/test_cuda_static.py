@@ -23,9 +23,12 @@ REPORT = ROOT / "tests" / "static" / "cuda.md"
 TABLE = ROOT / "tests" / "static" / "cuda_kernels.md"
 SIZES = {"B": 1, "T": 4096, "H": 16}
 BUILT = [
-    *(("gla", width, "sm_90") for width in (64, 128)),
-    *(("gated_deltanet", 128, architecture) for architecture in ("sm_80", "sm_90", "sm_100")),
-    ("simple_gla", 128, "sm_90"),
+    ("gla", 64, "sm_90"),
+    *(
+        (name, 128, architecture)
+        for name in ("gla", "gated_deltanet", "simple_gla", "mamba2", "kda", "rwkv7")
+        for architecture in ("sm_80", "sm_90", "sm_100")
+    ),
 ]
 """Example, the width of its dims, architecture: what the table has rows of."""
 HEAD = """\
