@@ -22,7 +22,7 @@ from lacc.runtime.stepping import Stepper
 @dataclass(slots=True)
 class Input:
     """What an input of every token is like, and the rows of C that say where it is: each with the
-    bytes from there, and its alignment. ``place`` is where that of the last token was."""
+    bytes from there. ``place`` is where that of the last token was."""
 
     name: str
     shape: tuple[int, ...]
@@ -30,7 +30,9 @@ class Input:
     dtype: Any
     low: int  # its first byte, from where it begins, and the one behind its last
     high: int
-    rows: list[tuple[Any, int, int]]
+    rows: list[tuple[Any, int]]
+    unaligned: int  # bits that are 0 in an address where its numbers are aligned
+    near: tuple[int, int] = (0, 0)  # where it lies between these, it may overlap a state
     place: int = 0
     last: Any = None  # the array itself, where it can be known again by that
 
@@ -43,18 +45,14 @@ class Input:
             self.strides = strides
         return same
 
-    def move(self, place: int, hull: tuple[int, int], states: list[tuple[int, int]]) -> None:
-        """Has C read it there. Raises ValueError where it cannot, as it writes to ``states``, which
-        lie within their ``hull``."""
+    def check(self, place: int, states: list[tuple[int, int]]) -> None:
+        """Raises ValueError where C cannot read it there, as it writes to ``states``, or its
+        numbers are not aligned."""
         first, stop = place + self.low, place + self.high
-        near = first < hull[1] and hull[0] < stop
-        if near and any(first < high and low < stop for low, high in states):
+        if any(first < high and low < stop for low, high in states):
             raise ValueError(f"{self.name}: expected memory that is none of the state's")
-        for row, offset, unaligned in self.rows:
-            if place & unaligned:
-                raise ValueError(f"{self.name}: expected numbers that are aligned in memory")
-            row.data = place + offset
-        self.place = place
+        if place & self.unaligned:
+            raise ValueError(f"{self.name}: expected numbers that are aligned in memory")
 
     def refuse(self, kind: str, got: str) -> NoReturn:
         """Raises ValueError for something else."""
@@ -79,9 +77,9 @@ class Bound(Stepper):
         self.between = [np.empty(size, np.uint8) for size in ready.between]
         count, end = len(given), 2 * len(arrays) - len(given)
         stop = end + len(ready.made)
-        rows: list[list[tuple[Any, int, int]]] = [[] for _ in range(stop + len(self.between))]
-        for row, n, offset, unaligned in ready.places:
-            rows[n].append((row, offset, unaligned))
+        rows: list[list[tuple[Any, int]]] = [[] for _ in range(stop + len(self.between))]
+        for row, n, offset, _ in ready.places:
+            rows[n].append((row, offset))
         at = addresses(arrays)
         for n, place in enumerate((*at, *at[count:])):
             point(rows[n], place)
@@ -94,12 +92,15 @@ class Bound(Stepper):
         ]
         self.outs = rows[end:stop]
         self.states = [(place, place + x.nbytes) for place, x in zip(at[count:], arrays[count:])]
-        self.hull = min(low for low, _ in self.states), max(high for _, high in self.states)
+        least, most = min(low for low, _ in self.states), max(high for _, high in self.states)
+        for one in self.inputs:
+            one.near = least - one.high, most - one.low
         return self
 
-    def like(self, name: str, x: Any, array: Array, rows: list[tuple[Any, int, int]]) -> Input:
+    def like(self, name: str, x: Any, array: Array, rows: list[tuple[Any, int]]) -> Input:
         """What an input is like."""
-        return Input(name, x.shape, x.strides, x.dtype, *span(array), rows)
+        aligned = array.itemsize - 1
+        return Input(name, x.shape, x.strides, x.dtype, *span(array), rows, aligned)
 
     def __call__(self, *inputs: Any) -> Any:
         """The outputs of the next token, in arrays of their own. Raises ValueError for an input
@@ -124,7 +125,11 @@ class Bound(Stepper):
                 one.refuse("numpy.ndarray", got)
             place = (peek(id(x) + HEAD).value or 0) if PEEKS else x.ctypes.data
             if place != one.place:
-                one.move(place, self.hull, self.states)
+                if one.near[0] < place < one.near[1] or place & one.unaligned:
+                    one.check(place, self.states)
+                for row, offset in one.rows:
+                    row.data = place + offset
+                one.place = place
             one.last = x
 
     def fresh(self) -> list[Any]:
@@ -155,12 +160,14 @@ class BoundTensors(Bound):
         ]
         return super().bind(ready, given, arrays, several)
 
-    def like(self, name: str, x: Any, array: Array, rows: list[tuple[Any, int, int]]) -> Input:
-        return Input(name, x.shape, x.stride(), x.dtype, *span(array), rows)
+    def like(self, name: str, x: Any, array: Array, rows: list[tuple[Any, int]]) -> Input:
+        aligned = array.itemsize - 1
+        return Input(name, x.shape, x.stride(), x.dtype, *span(array), rows, aligned)
 
     def take(self, inputs: tuple[Any, ...]) -> None:
         """Has C read tensors."""
         torch = self.torch
+        plain, strided = torch.Tensor, torch.strided
         grads = torch.is_grad_enabled()
         if grads and self.learns:
             self.refuse_gradients()
@@ -173,24 +180,23 @@ class BoundTensors(Bound):
                 f"{self.name}: no mode or transform of torch sees a stepper; take step"
             )
         for one, x in zip(self.inputs, inputs):
-            same = x is one.last and x.data_ptr() == one.place and x.shape == one.shape
-            if same and not grads and x.stride() == one.strides and x.dtype is one.dtype:
-                continue
-            if type(x) is not torch.Tensor or not x.is_cpu or x.layout is not torch.strided:
+            if type(x) is not plain or not x.is_cpu or x.layout is not strided:
                 got = f"{x.layout} on {x.device}" if hasattr(x, "layout") else type(x).__name__
                 one.refuse("torch.Tensor on cpu", got)
             if grads and x.requires_grad:
                 self.refuse_gradients()
-            strides = x.stride()
-            same = x.shape == one.shape and x.dtype is one.dtype and not x.is_neg()
-            if not (same and (strides == one.strides or one.alike(strides))):
+            strides, same = x.stride(), x.shape == one.shape and x.dtype is one.dtype
+            if not same or x.is_neg() or not (strides == one.strides or one.alike(strides)):
                 neg = ", negated" if x.is_neg() else ""
                 got = f"one of {x.dtype}, shape {[*x.shape]}, strides {[*strides]}{neg}"
                 one.refuse("torch.Tensor", got)
             place = x.data_ptr()
             if place != one.place:
-                one.move(place, self.hull, self.states)
-            one.last = x
+                if one.near[0] < place < one.near[1] or place & one.unaligned:
+                    one.check(place, self.states)
+                for row, offset in one.rows:
+                    row.data = place + offset
+                one.place = place
 
     def refuse_gradients(self) -> NoReturn:
         """Raises RuntimeError where one is asked for."""
@@ -199,14 +205,16 @@ class BoundTensors(Bound):
     def fresh(self) -> list[Any]:
         """Tensors that outputs go to; autograd is told that states are written to."""
         torch = self.torch
-        made = [*map(torch.empty_like, self.models)]
+        made = [torch.empty_like(x) for x in self.models]
         for rows, x in zip(self.outs, made):
-            point(rows, x.data_ptr())
-        torch.autograd.graph.increment_version(self.changed)
+            place = x.data_ptr()
+            for row, offset in rows:
+                row.data = place + offset
+        torch._C._increment_version(self.changed)
         return made
 
 
-def point(rows: list[tuple[Any, int, int]], place: int) -> None:
+def point(rows: list[tuple[Any, int]], place: int) -> None:
     """Has C find there what ``rows`` are about."""
-    for row, offset, _ in rows:
+    for row, offset in rows:
         row.data = place + offset
