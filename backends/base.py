@@ -172,6 +172,9 @@ class Variables(dict[int, str]):
         self._program = program
         self._used = taken if isinstance(taken, set) else {*taken}
         self._used |= {*keyword.kwlist, *dir(builtins)}
+        for out, n in program.outs.items():
+            if program.body[n].name.isidentifier() and not out.startswith("state:"):
+                self[n]  # what a program gives has its name first; of states, what it begins from
 
     def another(self, stem: str) -> str:
         """A name like ``stem`` that is not taken."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from lacc.backends.base import Variables
 from lacc.backends.c_ops import Ops
 from lacc.backends.c_storage import FOR_A_LENGTH, FOR_EACH, ONCE, Storage
-from lacc.backends.c_text import unlike_macro
+from lacc.backends.c_text import plain_name
 from lacc.backends.c_values import KEPT, MEMORY, RESULTS, Index, Values, identity
 from lacc.tile.program import Axes, Program
 
@@ -368,7 +368,7 @@ class Body:
 def _ascii(program: Program) -> Program:
     """The program with hints of names that C takes."""
     body = tuple(
-        replace(i, name=unlike_macro(i.name) if i.name.isidentifier() and i.name.isascii() else "")
+        replace(i, name=plain_name(i.name) if i.name.isidentifier() and i.name.isascii() else "")
         for i in program.body
     )
     return Program(body, program.outs, program.sizes)

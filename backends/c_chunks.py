@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lacc.backends.base import unused
 from lacc.backends.c_body import Piece, Statement
 from lacc.backends.c_kernel import TIMED, Carried, CKernel, entry_of, indented, text_of
-from lacc.backends.c_text import identifier, unlike_macro, whole
+from lacc.backends.c_text import identifier, plain_name, whole
 from lacc.backends.c_turns import changed, in_turns
 
 
@@ -53,7 +53,7 @@ class ChunkKernel(CKernel):
         self.found: list[Found] = []
         for n, inst in enumerate(self.program.body):
             if inst.op == "load" and inst.value[0] == "kept":
-                name = unused(unlike_macro(identifier(inst.value[1])), self.taken)
+                name = unused(plain_name(identifier(inst.value[1])), self.taken)
                 self.taken |= {name, f"{name}_tile"}
                 found = Found(name, self._width(inst.axes), self._array(*inst.value))
                 self.found.append(found)

@@ -12,7 +12,7 @@ from lacc.backends.base import unused
 from lacc.backends.c_body import Body, Piece, Statement
 from lacc.backends.c_pulls import joined_pulls, lower_halves
 from lacc.backends.c_ready import for_c, levels_once
-from lacc.backends.c_text import RESERVED, dim, identifier, size, times, unlike_macro
+from lacc.backends.c_text import RESERVED, dim, identifier, plain_name, size, times
 from lacc.tile.partition import Part
 from lacc.tile.program import Axes
 from lacc.tile.rewrite import meet_once
@@ -168,9 +168,7 @@ class CKernel(ABC):
     # ---- what the program takes and gives --------------------------------------------------------
 
     def _carried(self, state: str, needed: Sequence[str]) -> Carried:
-        name = unused(
-            f"{'d' if self.backward else ''}{unlike_macro(identifier(state))}", self.taken
-        )
+        name = unused(f"{'d' if self.backward else ''}{plain_name(identifier(state))}", self.taken)
         ends = ("", "_next", "_even", "_odd", "_ring", "_kept")
         self.taken |= {f"{name}{end}" for end in ends}
         out = self.program.outs.get(f"state:{state}")

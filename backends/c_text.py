@@ -50,10 +50,11 @@ RESERVED = KEYWORDS.union(
 """Names that emitted functions use."""
 
 
-def unlike_macro(name: str) -> str:
-    """``name``, with an underscore behind it where it looks like a macro, as NULL and EVEN do:
-    which ones there are differs from one C library to the next."""
-    return f"{name}_" if re.fullmatch(r"[A-Z][A-Z0-9_]{2,}", name) else name
+def plain_name(name: str) -> str:
+    """``name``, with an underscore behind it where it is a keyword, as ``do`` is, or looks like a
+    macro, as NULL and EVEN do: which ones there are differs from one C library to the next."""
+    macro = re.fullmatch(r"[A-Z][A-Z0-9_]{2,}", name)
+    return f"{name}_" if macro or name in KEYWORDS else name
 
 
 def elementwise(op: str, ins: list[Text]) -> Text:
@@ -88,7 +89,7 @@ def size(value: Size) -> Text:
 
 def dim(name: str) -> str:
     """A dim as a C variable, and as the field of a run."""
-    return "past" if name == "#past" else unused(unlike_macro(name), RESERVED)
+    return "past" if name == "#past" else unused(plain_name(name), RESERVED)
 
 
 def free_dims(spec: Spec) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lacc.backends.base import lead, unused
-from lacc.backends.c_text import RESERVED, dim, plus, size, times, unlike_macro, words
+from lacc.backends.c_text import RESERVED, dim, plain_name, plus, size, times, words
 from lacc.backends.c_values import index_name
 from lacc.backends.cuda_ops import Split
 from lacc.backends.device_arrays import Places
@@ -116,7 +116,7 @@ class CudaArrays(Places[Place]):
     def name(self, wish: str, taken: set[str] | None = None) -> str:
         """``wish`` as a name that is not ``taken``, those of variables without it."""
         taken = self.taken if taken is None else taken
-        plain = unlike_macro(re.sub(r"\W", "_", wish, flags=re.ASCII))
+        plain = plain_name(re.sub(r"\W", "_", wish, flags=re.ASCII))
         found = unused(f"stored_{plain}" if plain[0].isdigit() else plain, taken)
         taken.add(found)
         return found

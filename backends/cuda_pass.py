@@ -68,7 +68,7 @@ class CudaPass(DevicePass[CudaKernel]):
         program = scheduled(program, split, part.kind)
         what = KernelSpec(
             name,
-            self._doc(part, program),
+            self._doc(part, program, backward),
             part.kind,
             program,
             split,

@@ -20,7 +20,7 @@ from lacc.backends.device_kernel import KernelSpec, host_size
 from lacc.ir.graph import Uncuttable
 from lacc.spec.model import Spec
 from lacc.spec.shapes import Shape, Size
-from lacc.tile.derive import Pair
+from lacc.tile.derive import DIFFERENTIATED, Pair
 from lacc.tile.lower import Naming
 from lacc.tile.operands import only_products
 from lacc.tile.partition import (
@@ -178,9 +178,12 @@ class DevicePass(ABC, Generic[K]):
             found.append(self._kernel(name, part, backward=backward, remade=remade))
         return found
 
-    def _doc(self, part: Part, program: Program) -> str:
+    def _doc(self, part: Part, program: Program, backward: bool) -> str:
         what = {"chunk": "of one chunk", "loop": "chunk after chunk", "token": "token after token"}
-        outs = ", ".join(n.rpartition(":")[2] for n in program.outs if not n.startswith("state:"))
+        given = (n.rpartition(":") for n in program.outs if not n.startswith("state:"))
+        outs = ", ".join(
+            f"d{name}" if backward and kind in DIFFERENTIATED else name for kind, _, name in given
+        )
         states = ", ".join(part.carries)
         carried = f" carrying {states}" if states else ""
         return f"{outs or states}, {what[part.kind]}{carried}."

@@ -53,6 +53,7 @@ class Writer:
         self._rows: set[str] = set()
         self._ahead: list[str] = []
         self._owned: set[int] = set()
+        self._begun: set[int] = set()
         self._unnamed: set[int] = set()
         self._full = _full(program)
 
@@ -77,6 +78,8 @@ class Writer:
             if n in self.into:
                 found += [*self._comment(inst, comments), *self._written(n, inst)]
                 continue
+            if n not in crossing and self._fresh(n):
+                self._name_as_grown(n)
             grown = self._in_place(n, inst)
             text = self.text(inst) if grown is None else Text(grown[0])
             alias = text.code.isidentifier() and n in aliased
@@ -98,6 +101,19 @@ class Writer:
             if self.uses[n] < 2 and n not in crossing and self._fresh(n):
                 self._owned.add(n)
         return found
+
+    def _name_as_grown(self, n: int) -> None:
+        """Gives a value the name of the result that may come to lie where it does, by sums and
+        products that each have the one before as an operand of theirs alone."""
+        grown, body = n, self.program.body
+        while grown not in self.names and self.uses[grown] < 2:
+            user = next((u for u in range(grown + 1, len(body)) if grown in body[u].ins), None)
+            if user is None or body[user].op not in IN_PLACE:
+                return
+            grown = user
+        if grown in self.names and grown not in self._begun and grown != n:
+            self._begun.add(grown)
+            self.names[n] = self.names[grown]
 
     def ahead(self) -> list[str]:
         """Statements that wait for the next one written."""

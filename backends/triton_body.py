@@ -29,6 +29,7 @@ class Body:
         self.texts: dict[int, Text] = {}
         self._variables = Variables(program, kernel.used)
         self._assigned: dict[str, Text] = {}
+        self._parts: dict[int, list[str]] = {}
         self._line = 0
         self._fixed = self._find_fixed()
         self._uses = self._find_uses()
@@ -118,16 +119,14 @@ class Body:
             case "omitted":
                 return self._omitted(n, inst, lines)
             case "pick":
-                self.texts[n] = Text(f"{self.texts[inst.ins[0]].code}_{inst.value}")
+                self.texts[n] = Text(self._parts[inst.ins[0]][inst.value])
                 return None
             case _:
                 text = self.formats.text(inst, [self.texts[i] for i in inst.ins])
         if (many := results(inst)) > 1:
-            stem = self._variables[n]
-            names = ", ".join(f"{stem}_{k}" for k in range(many))
             self._comment(inst, lines)
-            lines.append(f"{names} = {text.code}")
-            self.texts[n] = Text(stem)
+            self._parts[n] = self._picked(n, many)
+            lines.append(f"{', '.join(self._parts[n])} = {text.code}")
             return None
         once = self._uses[n] < 2 and inst.op in INLINED and len(text.code) < SHORT
         if text.number or once or text.code.isidentifier():
@@ -139,6 +138,13 @@ class Body:
             lines.append(f"{self._variables[n]} = {text.code}")
             self.texts[n] = self._assigned[text.code] = Text(self._variables[n])
         return None
+
+    def _picked(self, n: int, many: int) -> list[str]:
+        """Names of the results of an op that has several; those that nothing picks are _."""
+        picks = {
+            i.value: u for u, i in enumerate(self.program.body) if i.op == "pick" and i.ins[0] == n
+        }
+        return [self._variables[picks[k]] if k in picks else "_" for k in range(many)]
 
     def _comment(self, inst: Inst, lines: list[str]) -> None:
         """The line of the spec where a new one begins."""

@@ -55,7 +55,7 @@ class TritonPass(DevicePass[KernelText]):
         ready = finished(part, self._wide, remade is not None, self.way is cut)
         what = KernelSpec(
             name,
-            self._doc(part, ready.program),
+            self._doc(part, ready.program, backward),
             part.kind,
             ready.program,
             ready.split,

@@ -95,7 +95,7 @@ def masked(masks, kind, level, C: tl.constexpr):
 
 
 @triton.jit
-def pairs(a, masks, level):
+def met(a, masks, level):
     """The entries of a [C, C] whose tokens meet at a level; those below and above the diagonal."""
     return a * masked(masks, 0, level, a.shape[0]).to(a.dtype)
 
@@ -127,8 +127,8 @@ def meet(x, y, decay, PRECISION: tl.constexpr, LOG: tl.constexpr, STRICT: tl.con
     for level in range(halvings(C)):
         right = (t >> level) & 1 != 0
         run = tl.where(right, before if STRICT else up, down)
-        met = tl.where(right, t >> level, 0) - 1 == s >> level
-        a = tl.where(met, dot(x * run, tl.trans(y * run), PRECISION), a)
+        crossed = tl.where(right, t >> level, 0) - 1 == s >> level
+        a = tl.where(crossed, dot(x * run, tl.trans(y * run), PRECISION), a)
         up, before, down = doubled(up, before, down, level)
     return a, x * (before if STRICT else up), y * down
 
@@ -151,7 +151,7 @@ def decayed(a, y, decay, masks, PRECISION: tl.constexpr, LOG: tl.constexpr, STRI
     below = rounded(lower(a), PRECISION)
     for level in range(halvings(y.shape[0])):
         right = (t >> level) & 1 != 0
-        read = dot(pairs(below, masks, level), tl.where(right, 0.0, y * down), PRECISION)
+        read = dot(met(below, masks, level), tl.where(right, 0.0, y * down), PRECISION)
         out += tl.where(right, before if STRICT else up, 0.0) * read
         up, before, down = doubled(up, before, down, level)
     return out

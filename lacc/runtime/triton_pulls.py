@@ -18,7 +18,7 @@ from lacc.runtime.triton_decays import (
     lower,
     masked,
     matrix,
-    pairs,
+    met,
     prefix,
     runs,
     suffix,
@@ -115,7 +115,7 @@ def meet_pull(
         if LOG:
             crossed = masked(masks, crossing, tl.maximum(level - 1, 0), C).to(w.dtype)
             ddecay += dot(crossed, w, PRECISION)
-        read = dot(pairs(both, masks, level), z * run, PRECISION)
+        read = dot(met(both, masks, level), z * run, PRECISION)
         if not LOG:
             rights = tl.where(right, z * read, 0.0)
             if STRICT:

@@ -38,13 +38,14 @@ def differentiate(
             extra = tuple(a for a in f.axes(ct) if a not in program.body[n].axes)
             ct = f.expand(f.sum(ct, extra), program.body[n].axes)
             cotangents[n] = f.ew("add", cotangents[n], ct) if n in cotangents else ct
-            if program.body[n].name:
-                f.named(cotangents[n], f"d{program.body[n].name}")
+            if called := _called(program, n):
+                f.named(ct, f"d{called}")
+                f.named(cotangents[n], f"d{called}")
 
     same = shared(program)
     for out, (kind, name) in seeds.items():
         n = program.outs[out]
-        ct = f.load(kind, name, program.body[n].axes)
+        ct = f.load(kind, name, program.body[n].axes, f"d{name.rpartition(':')[2]}")
         add(n, f.op("pooled", (ct,)) if n in same else ct)
     wanted = _wanted(program, set(kinds))
     for n in reversed(range(len(program.body))):
@@ -71,6 +72,13 @@ def differentiate(
             outs[gradient_name(kind, name)] = f.arrange(cotangents[n], inst.axes)
     assert all(ordered(i.axes) == i.axes for i in f.body)
     return f.finish(outs)
+
+
+def _called(program: Program, n: int) -> str:
+    """The name that emitted code has for a value: runs of decays go by that of the decays, whose
+    cotangent theirs is."""
+    inst = program.body[n]
+    return program.body[inst.ins[0]].name if inst.op == "levels" else inst.name
 
 
 def _steep(program: Program, inst: Inst) -> bool:

@@ -148,9 +148,9 @@ class Tiles:
     # ---- leaves
     # ----------------------------------------------------------------------------------------------
 
-    def load(self, kind: str, name: str, axes: Axes) -> int:
-        """What comes from outside, under ``name``."""
-        return self.emit(Inst("load", (), (kind, name), ordered(axes), name))
+    def load(self, kind: str, name: str, axes: Axes, called: str = "") -> int:
+        """What comes from outside, under ``name``; ``called`` something else in emitted code."""
+        return self.emit(Inst("load", (), (kind, name), ordered(axes), called or name))
 
     def const(self, value: float) -> int:
         """A number."""

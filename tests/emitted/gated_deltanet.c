@@ -344,7 +344,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const scaled3 = take(&w, L * K);
     real *const summed3 = scaled3;
     real *const summed = take(&w, L * V);
-    real *const o = summed;
+    real *const do_ = summed;
     real *const product2 = summed;
     real *const summed2 = summed;
     real *const negated = take(&w, L * L);
@@ -370,10 +370,10 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const dg = product7;
     real *const product9 = take(&w, L);
     real *const product12 = take(&w, L);
-    real *const matrix_pull2 = take(&w, L);
-    real *const dbeta = take(&w, L);
-    real *const product13 = take(&w, L);
+    real *const dg2 = take(&w, L);
     real *const dbeta2 = take(&w, L);
+    real *const dbeta3 = take(&w, L);
+    real *const dbeta = take(&w, L);
     real *const added2 = take(&w, L);
     real *const scratch = take(&w, most(most(inverse_room(L), matrix_pull_room(L, 1)), pulled_room(L, 1)));
     real *const S_start_tile = take(&w, K * V);
@@ -448,11 +448,11 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             gemm(C, C, K, q, K, 1, k, 1, K, pairs2, C, 1, LOWER_OUT, 0);
             whole(&total, &decay);
             suffix(down, &decay);
-            load_tile(o, &x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at, C, V);
+            load_tile(do_, &x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at, C, V);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
-                    scaled5[t * V + i_V] = o[t * V + i_V] * power;
+                    scaled5[t * V + i_V] = do_[t * V + i_V] * power;
                 }
             }
             gemm(C, C, V, scaled5, V, 1, product, 1, V, pairs3, C, 1, LOWER_OUT, 0);
@@ -503,7 +503,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                     added[t * C + s] = pairs3[t * C + s] * pairs2[t * C + s] + (t > s ? pairs4[t * C + s] : R(0)) * pairs[t * C + s];
                 }
             }
-            matrix_pull(matrix_pull2, added, &decay, scratch);
+            matrix_pull(dg2, added, &decay, scratch);
             gemm_onto(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, product11, up, 1, 0);
             gemm(C, K, C, scaled8, 1, C, scaled2, K, 1, summed4, K, 1, UPPER_A, 1);
             for (int64_t t = 0; t < C; t++) {
@@ -512,15 +512,15 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                 for (int64_t i_K = 0; i_K < K; i_K++) {
                     sum += -summed3[t * K + i_K] * k[t * K + i_K];
                 }
-                dbeta[t] = sum;
+                dbeta2[t] = sum;
             }
-            row_dots(product13, summed2, v, C, V);
+            row_dots(dbeta3, summed2, v, C, V);
             #pragma omp simd
             for (int64_t t = 0; t < C; t++) {
-                dbeta2[t] = dbeta[t] + product13[t];
+                dbeta[t] = dbeta2[t] + dbeta3[t];
                 added2[t] = product12[t] + product7[t];
             }
-            pulled(dg, matrix_pull2, added2, up, product9, down, &product10, &decay, scratch);
+            pulled(dg, dg2, added2, up, product9, down, &product10, &decay, scratch);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -537,7 +537,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_g], n, h, at, dg, C, 1);
             store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
             store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
-            store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_beta], n, h, at, dbeta2, C, 1);
+            store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_beta], n, h, at, dbeta, C, 1);
             wait_for(by, &by->queue->done, i);
             give_turn(by, &by->queue->done, i);
             if (i + 1 == chunks) {
@@ -599,9 +599,9 @@ static void adjoint_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     real *const inverted = pairs;
     real *const negated = take(&w, L * L);
     real *const pairs2 = negated;
-    real *const o = take(&w, L * V);
-    real *const product = o;
-    real *const summed = o;
+    real *const do_ = take(&w, L * V);
+    real *const product = do_;
+    real *const summed = do_;
     real *const scaled4 = take(&w, L * L);
     real *const scaled6 = scaled4;
     real *const scaled5 = take(&w, L * V);
@@ -660,7 +660,7 @@ static void adjoint_0(const gated_deltanet_run *run, const lacc_array *x, int64_
             gemm(C, C, K, q, K, 1, k, 1, K, pairs2, C, 1, LOWER_OUT, 0);
             whole(&total, &decay);
             suffix(down, &decay);
-            load_tile(o, &x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at, C, V);
+            load_tile(do_, &x[GATED_DELTANET_BACKWARD_0_DOUT_o], n, h, at, C, V);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
@@ -670,7 +670,7 @@ static void adjoint_0(const gated_deltanet_run *run, const lacc_array *x, int64_
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
-                    scaled5[t * V + i_V] = o[t * V + i_V] * power;
+                    scaled5[t * V + i_V] = do_[t * V + i_V] * power;
                 }
             }
             gemm(C, V, C, scaled4, 1, C, scaled5, V, 1, product, V, 1, UPPER_A, 0);
@@ -893,15 +893,15 @@ static void backward_token(const gated_deltanet_run *run, const lacc_array *x, i
     real *const dk = k2;
     real *const scaled2 = take(&w, K);
     real *const product2 = take(&w, V);
-    real *const summed3 = product2;
+    real *const summed2 = product2;
     real *const v2 = take(&w, V);
     real *const dv = v2;
-    real *const o = take(&w, V);
+    real *const do_ = take(&w, V);
     real *const S2 = take(&w, K * V);
     real *const dS2 = S2;
     real *const scaled3 = take(&w, V);
     real *const dq = take(&w, K);
-    real *const summed2 = take(&w, K);
+    real *const dk2 = take(&w, K);
     real *const product3 = take(&w, K);
     real *const dS_even = take(&w, K * V);
     real *const dS_odd = take(&w, K * V);
@@ -920,10 +920,10 @@ static void backward_token(const gated_deltanet_run *run, const lacc_array *x, i
     real g2;
     real beta2;
     real alpha2;
-    real dbeta;
-    real product4;
-    real product5;
     real dbeta2;
+    real product4;
+    real dalpha;
+    real dbeta;
     real dg;
     power = f_pow((real)(K), R(-0.5));
     real *dS = dS_even;
@@ -968,7 +968,7 @@ static void backward_token(const gated_deltanet_run *run, const lacc_array *x, i
             }
             gemm(1, V, K, scaled2, 0, 1, S_at, V, 1, product2, 0, 1, WHOLE, 0);
             load_tile(v2, &x[GATED_DELTANET_BACKWARD_TOKEN_IN_v], n, h, at, 1, V);
-            load_tile(o, &x[GATED_DELTANET_BACKWARD_TOKEN_DOUT_o], n, h, at, 1, V);
+            load_tile(do_, &x[GATED_DELTANET_BACKWARD_TOKEN_DOUT_o], n, h, at, 1, V);
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
@@ -977,7 +977,7 @@ static void backward_token(const gated_deltanet_run *run, const lacc_array *x, i
             }
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
-                scaled3[i_V] = o[i_V] * power;
+                scaled3[i_V] = do_[i_V] * power;
             }
             gemm(1, K, V, scaled3, 0, 1, S2, 1, V, dq, 0, 1, WHOLE, 0);
             for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -1001,23 +1001,23 @@ static void backward_token(const gated_deltanet_run *run, const lacc_array *x, i
                     dv[i_V] += dS2[i_K * V + i_V] * (beta2 * k2[i_K]);
                 }
             }
-            row_dots(&dbeta, summed, k2, 1, K);
+            row_dots(&dbeta2, summed, k2, 1, K);
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 real sum = R(0);
                 #pragma omp simd reduction(+ : sum)
                 for (int64_t i_V = 0; i_V < V; i_V++) {
                     sum += dS2[i_K * V + i_V] * product2[i_V];
                 }
-                summed2[i_K] = sum;
+                dk2[i_K] = sum;
             }
-            fill(summed3, R(0), V);
+            fill(summed2, R(0), V);
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
-                    summed3[i_V] += dS2[i_K * V + i_V] * k2[i_K];
+                    summed2[i_V] += dS2[i_K * V + i_V] * k2[i_K];
                 }
             }
-            gemm(1, K, V, summed3, 0, 1, S_at, 1, V, product3, 0, 1, WHOLE, 0);
+            gemm(1, K, V, summed2, 0, 1, S_at, 1, V, product3, 0, 1, WHOLE, 0);
             {
                 real sum = R(0);
                 #pragma omp simd reduction(+ : sum)
@@ -1026,22 +1026,22 @@ static void backward_token(const gated_deltanet_run *run, const lacc_array *x, i
                 }
                 product4 = sum;
             }
-            row_dots(&product5, dS2, S_at, 1, K * V);
+            row_dots(&dalpha, dS2, S_at, 1, K * V);
             #pragma omp simd
             for (int64_t i_K = 0; i_K < K; i_K++) {
-                dk[i_K] = summed[i_K] * beta2 + summed2[i_K] + -product3[i_K] * (alpha2 * beta2);
+                dk[i_K] = summed[i_K] * beta2 + dk2[i_K] + -product3[i_K] * (alpha2 * beta2);
             }
-            dbeta2 = dbeta + product4 * alpha2;
-            dg = (product4 * beta2 + product5) * alpha2;
+            dbeta = dbeta2 + product4 * alpha2;
+            dg = (product4 * beta2 + dalpha) * alpha2;
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
-                    dS_next[i_K * V + i_V] = summed3[i_V] * scaled2[i_K] + dS2[i_K * V + i_V] * alpha2;
+                    dS_next[i_K * V + i_V] = summed2[i_V] * scaled2[i_K] + dS2[i_K * V + i_V] * alpha2;
                 }
             }
             store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_q], n, h, at, dq, 1, K);
             store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_g], n, h, at, &dg, 1, 1);
-            store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_beta], n, h, at, &dbeta2, 1, 1);
+            store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_beta], n, h, at, &dbeta, 1, 1);
             store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_k], n, h, at, dk, 1, K);
             store_tile(&x[GATED_DELTANET_BACKWARD_TOKEN_DIN_v], n, h, at, dv, 1, V);
             dS = dS_next;

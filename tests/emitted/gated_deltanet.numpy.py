@@ -95,12 +95,12 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     dS, dS_at = dS_at[:, :, 0], dS_at[:, :, 1:]
     dS_T = turned(dS_at)
     product9 = product2 @ dS_T
-    suffix_pull2 = suffix_pull(np.einsum("...ab,...ab->...a", product9, k)[..., None], decay)[..., 0]
-    whole_pull2 = whole_pull(np.einsum("...ab,...ab->...", dS_at, S_start)[..., None], decay)[..., 0]
+    dg2 = suffix_pull(np.einsum("...ab,...ab->...a", product9, k)[..., None], decay)[..., 0]
+    dg3 = whole_pull(np.einsum("...ab,...ab->...", dS_at, S_start)[..., None], decay)[..., 0]
     pairs = np.tril(added2_at @ product2_T, -1)
     product10 = added2_at @ S_start_T
     scaled6 = pairs * between2
-    matrix_pull = between_pull(scaled5 + pairs * product, decay)[..., 0]
+    dg4 = between_pull(scaled5 + pairs * product, decay)[..., 0]
     added3 = scaled6 @ k
     added3 += product10 * up[..., None]
     added4 = scaled6.swapaxes(-1, -2) @ scaled
@@ -112,8 +112,8 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     dbeta += np.einsum("...ab,...ab->...a", added2_at, v)
     added5 = np.einsum("...ab,...ab->...a", product10, scaled)
     added5 += product8
-    prefix_pull2 = prefix_pull(added5[..., None], decay)[..., 0]
-    dg = suffix_pull2 + whole_pull2 + matrix_pull + prefix_pull2
+    dg5 = prefix_pull(added5[..., None], decay)[..., 0]
+    dg = dg2 + dg3 + dg4 + dg5
     return (dq, dg, dk, dv, dbeta), (), (), (dS,)
 
 
@@ -155,19 +155,19 @@ def backward_token(inputs, starts, constants, cotangents, dstates, n, C, dims, d
     dS2 = dS + scaled4[..., None, :] * q[..., None]
     summed = (dS2 * v[..., None, :]).sum(-1)
     dv = (dS2 * scaled3[..., None]).sum(-2)
-    dk = summed * beta[..., None] + (dS2 * product[..., None, :]).sum(-1)
+    dk2 = summed * beta[..., None] + (dS2 * product[..., None, :]).sum(-1)
     summed2 = (dS2 * k[..., None]).sum(-2)
     product2 = (summed2[..., None, :] @ S_start.swapaxes(-1, -2))[..., 0, :]
     negated = -product2
     product3 = np.einsum("...a,...a->...", negated, k)
-    dk += negated * scaled[..., None]
+    dk2 += negated * scaled[..., None]
     dbeta = np.einsum("...a,...a->...", summed, k)
     dbeta += product3 * alpha
     dalpha = np.einsum("...ab,...ab->...", dS2, S_start)
     dalpha += product3 * beta
     dS3 = summed2[..., None, :] * scaled2[..., None] + dS2 * alpha[..., None, None]
     dalpha *= alpha
-    return (dq, dalpha, dbeta, dk, dv), (), (), (dS3[:, :, 0],)
+    return (dq, dalpha, dbeta, dk2, dv), (), (), (dS3[:, :, 0],)
 
 
 def promised(x, fixed, C, dims, dtype):

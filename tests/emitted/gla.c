@@ -247,18 +247,18 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
     real *const v = take(&w, L * V);
     real *const total = take(&w, K);
     real *const down = take(&w, L * K);
-    real *const o = take(&w, L * V);
-    real *const product = o;
+    real *const do_ = take(&w, L * V);
+    real *const product = do_;
     real *const scaled = take(&w, L * V);
     real *const pairs2 = take(&w, L * L);
-    real *const dq = take(&w, L * K);
-    real *const part = take(&w, L * K);
-    real *const dg = part;
-    real *const part2 = take(&w, L * K);
+    real *const dq2 = take(&w, L * K);
+    real *const dk2 = take(&w, L * K);
+    real *const dg = dk2;
+    real *const dg2 = take(&w, L * K);
     real *const product2 = take(&w, L * K);
     real *const product3 = product2;
     real *const scaled2 = take(&w, L * K);
-    real *const dq2 = take(&w, L * K);
+    real *const dq = take(&w, L * K);
     real *const product4 = take(&w, K);
     real *const dv = take(&w, L * V);
     real *const scratch = take(&w, most(most(meet_room(L, K), meet_pull_room(L, K)), pulled_room(L, K)));
@@ -305,22 +305,22 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
             load_tile(v, &x[GLA_BACKWARD_0_IN_v], n, h, at, C, V);
             whole(total, &decay);
             suffix(down, &decay);
-            load_tile(o, &x[GLA_BACKWARD_0_DOUT_o], n, h, at, C, V);
+            load_tile(do_, &x[GLA_BACKWARD_0_DOUT_o], n, h, at, C, V);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
-                    scaled[t * V + i_V] = o[t * V + i_V] * power;
+                    scaled[t * V + i_V] = do_[t * V + i_V] * power;
                 }
             }
             gemm(C, C, V, scaled, V, 1, v, 1, V, pairs2, C, 1, LOWER_OUT, 0);
             gemm(C, V, C, pairs, 1, C, scaled, V, 1, product, V, 1, UPPER_A, 0);
-            meet_pull((const meet_t[]){{pairs2, q, k, dq, part}}, 1, part2, K, &decay, scratch);
+            meet_pull((const meet_t[]){{pairs2, q, k, dq2, dk2}}, 1, dg2, K, &decay, scratch);
             gemm(C, K, V, scaled, V, 1, S_start, 1, V, product2, K, 1, WHOLE, 0);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
                     scaled2[t * K + i_K] = product2[t * K + i_K] * q[t * K + i_K];
-                    dq2[t * K + i_K] = dq[t * K + i_K] + product2[t * K + i_K] * up[t * K + i_K];
+                    dq[t * K + i_K] = dq2[t * K + i_K] + product2[t * K + i_K] * up[t * K + i_K];
                 }
             }
             wait_for(by, &by->queue->state, i);
@@ -337,11 +337,11 @@ static void backward_0(const gla_run *run, const lacc_array *x, int64_t n, int64
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
                     scaled3[t * K + i_K] = product3[t * K + i_K] * k[t * K + i_K];
-                    dk[t * K + i_K] = product3[t * K + i_K] * down[t * K + i_K] + part[t * K + i_K];
+                    dk[t * K + i_K] = product3[t * K + i_K] * down[t * K + i_K] + dk2[t * K + i_K];
                 }
             }
-            pulled(dg, part2, scaled2, up, scaled3, down, product4, &decay, scratch);
-            store_tile(&x[GLA_BACKWARD_0_DIN_q], n, h, at, dq2, C, K);
+            pulled(dg, dg2, scaled2, up, scaled3, down, product4, &decay, scratch);
+            store_tile(&x[GLA_BACKWARD_0_DIN_q], n, h, at, dq, C, K);
             store_tile(&x[GLA_BACKWARD_0_DIN_g], n, h, at, dg, C, K);
             store_tile(&x[GLA_BACKWARD_0_DIN_k], n, h, at, dk, C, K);
             store_tile(&x[GLA_BACKWARD_0_DIN_v], n, h, at, dv, C, V);
@@ -394,7 +394,7 @@ static void adjoint_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
     real *const decay_room = take(&w, levels_room(L, K));
     real *const up = take(&w, L * K);
     real *const total = take(&w, K);
-    real *const o = take(&w, L * V);
+    real *const do_ = take(&w, L * V);
     real *const scaled2 = take(&w, L * V);
     const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
@@ -426,7 +426,7 @@ static void adjoint_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
             levels(&decay, g, C, K, 1, 0, decay_room);
             prefix(up, &decay);
             whole(total, &decay);
-            load_tile(o, &x[GLA_BACKWARD_0_DOUT_o], n, h, at, C, V);
+            load_tile(do_, &x[GLA_BACKWARD_0_DOUT_o], n, h, at, C, V);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -436,7 +436,7 @@ static void adjoint_0(const gla_run *run, const lacc_array *x, int64_t n, int64_
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
-                    scaled2[t * V + i_V] = o[t * V + i_V] * power;
+                    scaled2[t * V + i_V] = do_[t * V + i_V] * power;
                 }
             }
             wait_for(by, &by->queue->state, i);
@@ -633,7 +633,7 @@ static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, i
     real *const v2 = take(&w, V);
     real *const dv = v2;
     real *const alpha2 = take(&w, K);
-    real *const o = take(&w, V);
+    real *const do_ = take(&w, V);
     real *const S2 = take(&w, K * V);
     real *const dS2 = S2;
     real *const scaled = take(&w, V);
@@ -686,7 +686,7 @@ static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, i
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 alpha2[i_K] = f_exp(g2[i_K]);
             }
-            load_tile(o, &x[GLA_BACKWARD_TOKEN_DOUT_o], n, h, at, 1, V);
+            load_tile(do_, &x[GLA_BACKWARD_TOKEN_DOUT_o], n, h, at, 1, V);
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
@@ -695,7 +695,7 @@ static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, i
             }
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
-                scaled[i_V] = o[i_V] * power;
+                scaled[i_V] = do_[i_V] * power;
             }
             gemm(1, K, V, scaled, 0, 1, S2, 1, V, dq, 0, 1, WHOLE, 0);
             for (int64_t i_K = 0; i_K < K; i_K++) {

@@ -362,7 +362,7 @@ ROOM placement<12> tiles()
         {L * V, 4, 5}, /* scaled2 */
         {L * K_most, 3, 4}, /* up2 */
         {L * K_most, 3, 4}, /* q */
-        {L * V, 3, 4}, /* o */
+        {L * V, 3, 4}, /* do_ */
         {levels_room(L, K_most), 2, 3}, /* decay */
         {L * K_most, 1, 2}, /* g */
         {L * K_most * sizeof(element<T_g>::type) / sizeof(real), 0, 6, true}, /* g_ahead */
@@ -381,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0a(const g
     real *const scaled2 = lies.tile(3, a.arena);
     real *const up2 = lies.tile(4, a.arena);
     real *const q = lies.tile(5, a.arena);
-    real *const o = lies.tile(6, a.arena);
+    real *const do_ = lies.tile(6, a.arena);
     real *const decay_room = lies.tile(7, a.arena);
     real *const g = lies.tile(8, a.arena);
     real *const g_ahead = lies.spare(9);
@@ -422,14 +422,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0a(const g
         prefix(up2, &decay);
         load_ahead<others>(q, q_ahead, q_at + token * a.q_t, -L * (a.q_t), a.q_t, a.q_0, C, K_here, C_next, K_here, number == 0);
         whole(total, &decay);
-        load_ahead<others>(o, do__ahead, moved(do__at, token * a.do__t), -L * (a.do__t), a.do__t, a.do__0, C, V, C_next, V, number == 0);
+        load_ahead<others>(do_, do__ahead, moved(do__at, token * a.do__t), -L * (a.do__t), a.do__t, a.do__0, C, V, C_next, V, number == 0);
         barrier();
         for (int i = threadIdx.x; i < C * K_here; i += THREADS) {
             scaled[i] = q[i] * up2[i];
         }
         // o = K**-0.5 * S[t].T @ q
         for (int i = threadIdx.x; i < C * V; i += THREADS) {
-            scaled2[i] = o[i] * power;
+            scaled2[i] = do_[i] * power;
         }
         barrier();
         // S[t] = diag(α) @ S[t-1] + k @ v.T
@@ -492,7 +492,7 @@ ROOM placement<10> tiles()
     });
 }
 
-/* v, of one chunk. */
+/* dv, of one chunk. */
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0b(const gla_backward_0b_args a)
 {
     constexpr auto lies = tiles();
@@ -611,7 +611,7 @@ ROOM placement<17> tiles()
     });
 }
 
-/* q, g, k, of one chunk. */
+/* dq, dg, dk, of one chunk. */
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_0c(const gla_backward_0c_args a)
 {
     constexpr auto lies = tiles();
@@ -920,7 +920,7 @@ ROOM placement<22> tiles()
         {V, 2, 4}, /* v */
         {K, 3, 4}, /* alpha */
         {K, 6, 7}, /* g2 */
-        {V, 7, 8}, /* o */
+        {V, 7, 8}, /* do_ */
         {K * V, 8, 9}, /* S */
         {K, 9, 12}, /* dq */
         {K, 9, 10}, /* q */
@@ -931,7 +931,7 @@ ROOM placement<22> tiles()
     });
 }
 
-/* q, g, k, v, token after token carrying S. */
+/* dq, dg, dk, dv, token after token carrying S. */
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_token(const gla_backward_token_args a)
 {
     constexpr auto lies = tiles();
@@ -949,7 +949,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_token(cons
     real *const v = lies.tile(11, a.arena);
     real *const alpha = lies.tile(12, a.arena);
     real *const g2 = lies.tile(13, a.arena);
-    real *const o = lies.tile(14, a.arena);
+    real *const do_ = lies.tile(14, a.arena);
     real *const S = lies.tile(15, a.arena);
     real *const dq = lies.tile(16, a.arena);
     real *const q = lies.tile(17, a.arena);
@@ -1018,7 +1018,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_token(cons
             for (int i = threadIdx.x; i < K; i += THREADS) {
                 alpha2[i] = f_exp(g2[i]);
             }
-            load_tile(o, moved(do__at, token * a.do__t), 0, a.do__0, 1, 1, V);
+            load_tile(do_, moved(do__at, token * a.do__t), 0, a.do__0, 1, 1, V);
             barrier();
             // S[t] = diag(α) @ S[t-1] + k @ v.T
             for (int i = threadIdx.x; i < K * V; i += THREADS) {
@@ -1028,7 +1028,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gla_backward_token(cons
             }
             // o = K**-0.5 * S[t].T @ q
             for (int i = threadIdx.x; i < V; i += THREADS) {
-                scaled[i] = o[i] * power;
+                scaled[i] = do_[i] * power;
             }
             barrier();
             // S[t] = diag(α) @ S[t-1] + k @ v.T

@@ -43,27 +43,27 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     down = suffix(decay)
     scaled = do * K ** (-0.5)
     v_T = turned(v)
-    tile = pairs.swapaxes(-1, -2) @ scaled
-    dq, part, part2 = meet_pull(scaled @ v_T, q, k, decay)
+    dv2 = pairs.swapaxes(-1, -2) @ scaled
+    dq2, dk2, dg2 = meet_pull(scaled @ v_T, q, k, decay)
     S_start_T = turned(S_start)
     product = scaled @ S_start_T
     dS_at = room(dS, n, n)
     np.matmul(from_start.swapaxes(-1, -2), scaled, out=dS_at[:, :, :-1])
-    dq2 = dq + product * up
-    prefix_pull2 = prefix_pull(product * q, decay)
+    dq = dq2 + product * up
+    dg3 = prefix_pull(product * q, decay)
     for c in reversed(range(n)):
         dS = dS_at[:, :, c + 1]
         dS_at[:, :, c] += dS * total[:, :, c][..., None]
     dS, dS_at = dS_at[:, :, 0], dS_at[:, :, 1:]
     dS_T = turned(dS_at)
     product2 = v @ dS_T
-    suffix_pull2 = suffix_pull(product2 * k, decay)
-    whole_pull2 = whole_pull(np.einsum("...ab,...ab->...a", dS_at, S_start), decay)
+    dg4 = suffix_pull(product2 * k, decay)
+    dg5 = whole_pull(np.einsum("...ab,...ab->...a", dS_at, S_start), decay)
     dv = to_end @ dS_at
-    dv += tile
-    dk = product2 * down + part
-    dg = suffix_pull2 + whole_pull2 + part2 + prefix_pull2
-    return (dq2, dg, dk, dv), (), (), (dS,)
+    dv += dv2
+    dk = product2 * down + dk2
+    dg = dg4 + dg5 + dg2 + dg3
+    return (dq, dg, dk, dv), (), (), (dS,)
 
 
 def forward_token(inputs, states, constants, n, C, dims, dtype):

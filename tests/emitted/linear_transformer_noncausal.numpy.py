@@ -41,14 +41,14 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
         dS_at[:, :, c] = dS
     dS, dS_at = dS_at[:, :, 0], dS_at[:, :, 1:]
     dS_T = turned(dS_at)
-    product = v @ dS_T
+    dphi_k = v @ dS_T
     dv = phi_k @ dS_at
     dz_at = room(dz, n, n)
     for c in reversed(range(n)):
         dz = dz_at[:, :, c + 1]
         dz_at[:, :, c] = dz
     dz, dz_at = dz_at[:, :, 0], dz_at[:, :, 1:]
-    dk = (dz_at[..., None, :] + product) * raised
+    dk = (dz_at[..., None, :] + dphi_k) * raised
     return (dk, dv), (), (), (dS, dz)
 
 

@@ -326,8 +326,8 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
     real *const v = take(&w, L * V);
     real *const pairs = take(&w, L * L);
     real *const scaled5 = pairs;
-    real *const o = take(&w, L * V);
-    real *const product = o;
+    real *const do_ = take(&w, L * V);
+    real *const product = do_;
     real *const scaled2 = take(&w, L * L);
     real *const pairs2 = scaled2;
     real *const scaled4 = take(&w, L * V);
@@ -404,7 +404,7 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
             load_tile(k, &x[RETNET_BACKWARD_0_IN_k], n, h, at, C, K);
             load_tile(v, &x[RETNET_BACKWARD_0_IN_v], n, h, at, C, V);
             gemm(C, C, K, q, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
-            load_tile(o, &x[RETNET_BACKWARD_0_DOUT_o], n, h, at, C, V);
+            load_tile(do_, &x[RETNET_BACKWARD_0_DOUT_o], n, h, at, C, V);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
@@ -414,7 +414,7 @@ static void backward_0(const retnet_run *run, const lacc_array *x, int64_t n, in
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
-                    scaled4[t * V + i_V] = o[t * V + i_V] * power2;
+                    scaled4[t * V + i_V] = do_[t * V + i_V] * power2;
                 }
             }
             gemm(C, V, C, scaled2, 1, C, scaled4, V, 1, product, V, 1, UPPER_A, 0);
@@ -509,7 +509,7 @@ static void adjoint_0(const retnet_run *run, const lacc_array *x, int64_t n, int
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     real *const q = take(&w, L * K);
-    real *const o = take(&w, L * V);
+    real *const do_ = take(&w, L * V);
     real *const scaled = take(&w, L * K);
     real *const scaled2 = take(&w, L * V);
     const int64_t ring = ring_of(by->ring);
@@ -561,7 +561,7 @@ static void adjoint_0(const retnet_run *run, const lacc_array *x, int64_t n, int
                 whole(&kept->total, &kept->decay);
             }
             load_tile(q, &x[RETNET_BACKWARD_0_IN_q], n, h, at, C, K);
-            load_tile(o, &x[RETNET_BACKWARD_0_DOUT_o], n, h, at, C, V);
+            load_tile(do_, &x[RETNET_BACKWARD_0_DOUT_o], n, h, at, C, V);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
@@ -571,7 +571,7 @@ static void adjoint_0(const retnet_run *run, const lacc_array *x, int64_t n, int
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
-                    scaled2[t * V + i_V] = o[t * V + i_V] * power2;
+                    scaled2[t * V + i_V] = do_[t * V + i_V] * power2;
                 }
             }
             wait_for(by, &by->queue->state, i);
@@ -767,7 +767,7 @@ static void backward_token(const retnet_run *run, const lacc_array *x, int64_t n
     real *const k2 = take(&w, K);
     real *const v2 = take(&w, V);
     real *const dv = v2;
-    real *const o = take(&w, V);
+    real *const do_ = take(&w, V);
     real *const S2 = take(&w, K * V);
     real *const dS2 = S2;
     real *const scaled = take(&w, V);
@@ -824,7 +824,7 @@ static void backward_token(const retnet_run *run, const lacc_array *x, int64_t n
             load_tile(q, &x[RETNET_BACKWARD_TOKEN_IN_q], n, h, at, 1, K);
             load_tile(k2, &x[RETNET_BACKWARD_TOKEN_IN_k], n, h, at, 1, K);
             load_tile(v2, &x[RETNET_BACKWARD_TOKEN_IN_v], n, h, at, 1, V);
-            load_tile(o, &x[RETNET_BACKWARD_TOKEN_DOUT_o], n, h, at, 1, V);
+            load_tile(do_, &x[RETNET_BACKWARD_TOKEN_DOUT_o], n, h, at, 1, V);
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
@@ -833,7 +833,7 @@ static void backward_token(const retnet_run *run, const lacc_array *x, int64_t n
             }
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
-                scaled[i_V] = o[i_V] * power3;
+                scaled[i_V] = do_[i_V] * power3;
             }
             gemm(1, K, V, scaled, 0, 1, S2, 1, V, dq, 0, 1, WHOLE, 0);
             for (int64_t i_K = 0; i_K < K; i_K++) {

@@ -66,28 +66,28 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     scaled2 = k * down[..., None]
     scaled3 = do * K ** (-0.5)
     v_T = turned(v)
-    tile = scaled.swapaxes(-1, -2) @ scaled3
+    dv2 = scaled.swapaxes(-1, -2) @ scaled3
     scaled4 = scaled3 @ v_T
     scaled4 *= between2
-    tile2 = scaled4.swapaxes(-1, -2) @ q
+    dk2 = scaled4.swapaxes(-1, -2) @ q
     S_start_T = turned(S_start)
     dS_at = room(dS, n, n)
     np.matmul((q * up[..., None]).swapaxes(-1, -2), scaled3, out=dS_at[:, :, :-1])
-    scaled5 = scaled3 @ S_start_T
-    scaled5 *= up[..., None]
+    dq2 = scaled3 @ S_start_T
+    dq2 *= up[..., None]
     dq = scaled4 @ k
-    dq += scaled5
+    dq += dq2
     for c in reversed(range(n)):
         dS = dS_at[:, :, c + 1]
         dS_at[:, :, c] += dS * total[:, :, 0][..., None, None]
     dS, dS_at = dS_at[:, :, 0], dS_at[:, :, 1:]
     dS_T = turned(dS_at)
-    dk = v @ dS_T
-    dk *= down[..., None]
+    dk3 = v @ dS_T
+    dk3 *= down[..., None]
     dv = scaled2 @ dS_at
-    dv += tile
-    dk += tile2
-    return (dq, dk, dv), (None,), (), (dS,)
+    dv += dv2
+    dk3 += dk2
+    return (dq, dk3, dv), (None,), (), (dS,)
 
 
 def prepare_token(C, dims, dtype, fixed, last):

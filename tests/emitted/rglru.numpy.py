@@ -87,20 +87,20 @@ def backward_0(inputs, starts, constants, cotangents, dstates, n, C, dims, dtype
     gradient2 = pooled(scaled6.swapaxes(-1, -2) @ x)
     where = np.where(eq[..., None], 0, added3 * scaled2)
     negated = -np.where(where == 0, 0, where * ratio)
-    where2 = np.where(negated == 0, 0, negated * a)
-    da = added3 * before2 + where2 + where2
-    where3 = np.where(da == 0, 0, da * a)
-    eq2 = where3 == 0
-    gradient3 = pooled(np.where(eq2, 0, where3 * scaled))
+    da = np.where(negated == 0, 0, negated * a)
+    da2 = added3 * before2 + da + da
+    where2 = np.where(da2 == 0, 0, da2 * a)
+    eq2 = where2 == 0
+    gradient3 = pooled(np.where(eq2, 0, where2 * scaled))
     summed = gradient3.sum(-2)
     dLambda = np.where(summed == 0, 0, summed * sigmoid2)
-    dr = np.where(eq2, 0, where3 * softplus2[..., None, :]) * -8
-    where4 = np.where(dr == 0, 0, dr * scaled4)
-    gradient4 = pooled(where4)
+    dr = np.where(eq2, 0, where2 * softplus2[..., None, :]) * -8
+    where3 = np.where(dr == 0, 0, dr * scaled4)
+    gradient4 = pooled(where3)
     db_r = gradient4.sum(-2)
-    gradient5 = pooled(where4.swapaxes(-1, -2) @ x)
+    gradient5 = pooled(where3.swapaxes(-1, -2) @ x)
     added4 = scaled6 @ W_i
-    added4 += where4 @ W_r
+    added4 += where3 @ W_r
     dx = scaled5 * i + added4
     return (dx, None), (gradient5, db_r, dLambda, gradient2, db_i), (), (dh,)
 
