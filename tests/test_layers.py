@@ -240,6 +240,42 @@ def test_a_model_generates_as_it_reads() -> None:
             torch.testing.assert_close(one, y[:, -1])
 
 
+@pytest.mark.parametrize("name", ["gla", "rwkv6", "softmax_attention"])
+def test_tokens_in_place(name: str) -> None:
+    """What steps give, in the memory of one cache; copies of it go their own way."""
+    layer, x = made(name, conv_size=3), drawn()
+    with torch.no_grad():
+        _, cache = layer(x[:, :2])
+        _, mine = layer(x[:, :2])
+        for t in range(2, 5):
+            y, cache = layer.step(x[:, t], cache)
+            found, same = layer.step(x[:, t], mine, in_place=True)
+            assert same is mine
+            torch.testing.assert_close(found, y)
+        others = [copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))]
+        others.append(mine.select(torch.tensor([1, 0])))
+        for t in range(5, T):
+            y, cache = layer.step(x[:, t], cache)
+            torch.testing.assert_close(layer.step(x[:, t], mine, in_place=True)[0], y)
+        for other, order in zip(others, ([0, 1], [0, 1], [1, 0])):
+            for t in range(5, T):
+                z, _ = layer.step(x[order, t], other, in_place=True)
+            torch.testing.assert_close(z[order], y)
+        for p in layer.parameters():  # as training does, while the cache stays
+            p.mul_(0.5)
+        y, _ = layer.step(x[:, 0], cache)
+        torch.testing.assert_close(layer.step(x[:, 0], mine, in_place=True)[0], y)
+    with pytest.raises(RuntimeError, match="step: in place it has no gradients"):
+        layer.step(x[:, 0], mine, in_place=True)
+    layer.requires_grad_(False)
+    with pytest.raises(RuntimeError, match="step: in place it has no gradients"):
+        layer.step(x[:, 0], mine.map(lambda y: y.double().requires_grad_()), in_place=True)
+    _, kept = layer.step(x[:, 0], cache)
+    before = [y.clone() for y in cache.state]
+    layer.step(x[:, 0], cache)
+    assert all(map(torch.equal, before, cache.state)) and kept.state is not cache.state
+
+
 def test_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lacc.layers.text import text
 
@@ -252,6 +288,11 @@ def test_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     own.load_state_dict(layer.state_dict())
     assert torch.equal(own(x)[0], layer(x)[0])
     torch.testing.assert_close(by_steps(own, x)[0], own(x)[0])
+    with torch.no_grad():
+        (_, cache), (_, same) = own(x), own(x)
+        found = own.step(x[:, 0], same, in_place=True)[0]
+        torch.testing.assert_close(found, own.step(x[:, 0], cache)[0])
+    assert type(same.stepper[0]).__name__ == "BoundTensors"
     for name in ("my_layer", "gla_c"):
         del sys.modules[name]
 

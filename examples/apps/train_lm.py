@@ -45,7 +45,7 @@ class Block(nn.Module):
         return self.rest(x, self.mix(self.mix_norm(x))[0])
 
     def step(self, x, cache):
-        mixed, cache = self.mix.step(self.mix_norm(x), cache)
+        mixed, cache = self.mix.step(self.mix_norm(x), cache, in_place=True)
         return self.rest(x, mixed), cache
 
 

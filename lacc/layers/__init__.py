@@ -28,6 +28,7 @@ def layer(kernel: Kernel) -> type[Any]:
         "pinned": kernel.signature.pinned,
         "run": staticmethod(kernel.__call__),
         "run_step": staticmethod(kernel.step),
+        "run_stepper": staticmethod(kernel.stepper),
         "__reduce__": lambda self: (again, (kernel,), self.__getstate__()),
     }
     return type(class_name(kernel), (module.Layer,), fields)

@@ -91,6 +91,8 @@ class Cache:
     variant: str
     state: Any
     tails: dict[str, Tensor] = field(default_factory=dict)
+    stepper: Any = field(default=None, init=False, repr=False, compare=False)
+    """What goes on from the state in place, and what it was made with."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Cache:
         """A cache of ``function`` of every tensor, which have rows first."""
@@ -136,6 +138,7 @@ class Layer(nn.Module):
     pinned: ClassVar[tuple[str, ...]] = ()
     run: ClassVar[Callable[..., Any]]
     run_step: ClassVar[Callable[..., Any]]
+    run_stepper: ClassVar[Callable[..., Any] | None] = None  # where the target has one
 
     def __init__(
         self,
@@ -328,16 +331,46 @@ class Layer(nn.Module):
         )
         return self._read(x, found), Cache(self.variant, state, tails)
 
-    def step(self, x: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
-        """One token, ``x`` [B, d_model], to (y [B, d_model], cache)."""
+    def step(
+        self, x: Tensor, cache: Cache | None = None, *, in_place: bool = False
+    ) -> tuple[Tensor, Cache]:
+        """One token, ``x`` [B, d_model], to (y [B, d_model], cache).
+
+        ``in_place`` writes what is behind the token into ``cache`` itself, to generate in the
+        least time. Raises RuntimeError where a gradient is wanted of that.
+        """
         if x.ndim != 2 or x.shape[-1] != self.d_model:
             raise ValueError(f"x: expected [B, {self.d_model}], got shape {tuple(x.shape)}")
         state, tails = self._begun(cache, len(x))
+        if in_place and torch.is_grad_enabled():
+            every = (x, *(state or ()), *tails.values(), *self.parameters())
+            if any(y.requires_grad for y in every):
+                raise RuntimeError("step: in place it has no gradients; torch.no_grad(), or step")
         arguments, tails = self._arguments(x.unsqueeze(1), tails, None, None)
         fed = {v.name for v in self.fed}
         token = {name: y[:, 0] if name in fed else y for name, y in arguments.items()}
-        found, state = self.run_step(**token, state=state)
-        return self._read(x, found), Cache(self.variant, state, tails)
+        if cache is None or not in_place:
+            found, state = self.run_step(**token, state=state)
+            return self._read(x, found), Cache(self.variant, state, tails)
+        found, cache.state = self._advanced(cache, token)
+        cache.tails = tails
+        return self._read(x, found), cache
+
+    def _advanced(self, cache: Cache, token: dict[str, Tensor]) -> tuple[Any, Any]:
+        """Outputs of a token, and the state behind it in the memory of the one before it."""
+        if self.run_stepper is None or torch.compiler.is_compiling():
+            return cast(tuple[Any, Any], self.run_step(**token, state=cache.state))
+        held = (self.get_parameter(v.name) for v in self.learned)
+        given = [*map(own, held), *(self.get_buffer(name) for name in self.fixed)]
+        seen = [(p.data_ptr(), None if p.is_inference() else p._version) for p in given]
+        alike = (seen, [y.dtype for y in token.values()])
+        stepper, made = cache.stepper or (None, None)
+        if stepper is None or made != alike or stepper.state is not cache.state:
+            state = cache.map(Tensor.contiguous).state
+            stepper = self.run_stepper(**token, state=state)
+            cache.stepper = stepper, alike
+        found = stepper(*(token[name] for name in stepper.names))
+        return found, stepper.state
 
     def _begun(self, cache: Cache | None, rows: int) -> tuple[Any, dict[str, Tensor]]:
         if cache is None:
@@ -452,9 +485,13 @@ def mixed(
         whole = torch.cat([tail.to(x.dtype), x], 1)
         last = valid.sum(1, keepdim=True) + torch.arange(reach, device=x.device)
         after = whole.gather(1, last.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
-    taps = wide(weight).squeeze(1).unbind(-1)
-    total = sum(whole[:, i : i + x.shape[1]] * tap for i, tap in enumerate(taps))
-    y = F.silu(cast(Tensor, total)).to(x.dtype)
+    taps = wide(weight).squeeze(1)
+    if x.shape[1] == 1:
+        total = (whole * taps.T).sum(1, keepdim=True)
+    else:
+        parts = (whole[:, i : i + x.shape[1]] * tap for i, tap in enumerate(taps.unbind(-1)))
+        total = cast(Tensor, sum(parts))
+    y = F.silu(total).to(x.dtype)
     if valid is not None:
         back = torch.argsort(order, dim=1)
         y = y.gather(1, back.unsqueeze(-1).expand_as(y))

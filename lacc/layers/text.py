@@ -27,7 +27,9 @@ def text(kernel: Kernel) -> str:
     module = files("lacc.layers").joinpath("module.py").read_text("utf-8")
     module = re.sub(r"^This module stands.*?\n\n", "", module, count=1, flags=re.S | re.M)
     assert BEFORE in module
-    module = module.replace(BEFORE, f"{BEFORE}\nfrom {home} import {public}, {public}_step\n")
+    ways = ["run", "run_step", *(["run_stepper"] if kernel.target == "c" else [])]
+    functions = [public + way.removeprefix("run") for way in ways]
+    module = module.replace(BEFORE, f"{BEFORE}\nfrom {home} import {', '.join(functions)}\n")
     values = "".join(f"        {_value(fields)},\n" for fields in described(kernel))
     dims = ", ".join(f'"{dim}": {size}' for dim, size in kernel.signature.dims.items())
     pinned = "".join(f'"{dim}", ' for dim in kernel.signature.pinned)
@@ -39,8 +41,7 @@ def text(kernel: Kernel) -> str:
         f"    values = (\n{values}    )",
         f"    dims: ClassVar = {{{dims}}}",
         *([f"    pinned = ({pinned.rstrip()})"] if pinned else []),
-        f"    run = staticmethod({public})",
-        f"    run_step = staticmethod({public}_step)",
+        *(f"    {way} = staticmethod({function})" for way, function in zip(ways, functions)),
     ]
     return f"{head}{module}\n\n" + "\n".join(lines) + "\n"
 
