@@ -106,10 +106,24 @@ INLINE float narrow(real x) {
 #endif
 }
 
+/* Part of a row of b: GCC would load it again for each use, if these are few. */
+INLINE vec in_register(const real *x) {
+    vec v = *(const vec *)x;
+#if defined(__x86_64__) || defined(__i386__)
+    __asm__("" : "+v"(v));
+#endif
+    return v;
+}
+
 /* n reals; what is short takes no call. */
 INLINE void copy_row(real *restrict out, const real *restrict x, int64_t n) {
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) *(vec *)(out + i) = *(const vec *)(x + i);
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        vec v[4];
+        UNROLL for (int j = 0; j < 4; j++) v[j] = in_register(x + i + j * LANES);
+        UNROLL for (int j = 0; j < 4; j++) *(vec *)(out + i + j * LANES) = v[j];
+    }
+    for (; i + LANES <= n; i += LANES) *(vec *)(out + i) = in_register(x + i);
     for (; i < n; i++) out[i] = x[i];
 }
 
@@ -187,17 +201,19 @@ static DEVICE void load_tile(real *restrict out, const lacc_array *x, int64_t n,
    another, and asked for all at once they come no sooner than if loaded. */
 typedef struct {
     const char *row;
-    int64_t apart, rows, bytes;
+    int64_t apart, rows, lines; /* of each row */
     int written;
 } wanted_t;
 
-enum { WANTED = 16, ASKED = 20, AT_ONCE = 8 * LINE };
+enum { WANTED = 16, ASKED = 20, AT_ONCE = 8 };
 
-static _Thread_local struct {
+typedef struct {
     int64_t first, count, lines;
     int64_t before, work; /* products of a number and a vector: about those of the chunk before, and of this one so far */
     wanted_t rows[WANTED];
-} ahead;
+} ahead_t;
+
+static _Thread_local ahead_t ahead;
 
 /* Begins a chunk. */
 INLINE void want_nothing(void) {
@@ -206,8 +222,8 @@ INLINE void want_nothing(void) {
 }
 
 /* The work for each line that is asked for; 0 where none is. */
-INLINE int64_t work_per_line(void) {
-    return ahead.first == ahead.count || !ahead.before ? 0 : 1 + 4 * ahead.before / (7 * ahead.lines);
+INLINE int64_t work_per_line(const ahead_t *a) {
+    return a->first == a->count || !a->before ? 0 : 1 + 4 * a->before / (7 * a->lines);
 }
 
 /* Wants the tokens from `at` on, to read or to write them. */
@@ -215,24 +231,26 @@ INLINE void want(const lacc_array *x, int64_t n, int64_t h, int64_t at, int64_t 
     const int64_t size = x->data ? size_of(x->dtype) : 0;
     if (ahead.first == ahead.count) ahead.first = ahead.count = 0;
     if (!size || rows < 1 || ahead.count == WANTED) return;
+    const char *const row = place(x, n, h, at);
     const int64_t bytes = width * size, all = rows * bytes, apart = x->token * size;
-    wanted_t w = {place(x, n, h, at), apart, rows, bytes, written};
-    if (rows == 1 || apart == bytes) w.apart = w.bytes = AT_ONCE, w.rows = (all + AT_ONCE - 1) / AT_ONCE;
-    ahead.rows[ahead.count++] = w, ahead.lines += all / LINE + 1;
+    const int across = ((uintptr_t)row | (uintptr_t)apart | (uintptr_t)bytes) % LINE != 0;
+    wanted_t w = {row, apart, rows, bytes / LINE + across, written};
+    if (rows == 1 || apart == bytes) w.apart = AT_ONCE * LINE, w.lines = AT_ONCE, w.rows = (all + w.apart - 1) / w.apart;
+    ahead.rows[ahead.count++] = w, ahead.lines += w.rows * w.lines;
 }
 
 /* Asks for about so many lines of what is wanted, by whole rows. */
-static UNUSED void ask(int64_t lines) {
-    while (lines > 0 && ahead.first < ahead.count) {
-        wanted_t *w = ahead.rows + ahead.first;
-        const char *const end = w->row + w->bytes, *line = w->row - (uintptr_t)w->row % LINE;
-        lines -= (end - line + LINE - 1) / LINE;
+static UNUSED void ask(ahead_t *a, int64_t lines) {
+    while (lines > 0 && a->first < a->count) {
+        wanted_t *w = a->rows + a->first;
+        const char *line = w->row;
+        const int64_t n = w->lines;
         if (w->written)
-            for (; line < end; line += LINE) __builtin_prefetch(line, 1);
+            for (int64_t i = 0; i < n; i++) __builtin_prefetch(line + i * LINE, 1);
         else
-            for (; line < end; line += LINE) __builtin_prefetch(line, 0, 2);
-        w->row += w->apart;
-        if (!--w->rows) ahead.first++;
+            for (int64_t i = 0; i < n; i++) __builtin_prefetch(line + i * LINE);
+        lines -= n, w->row += w->apart;
+        if (!--w->rows) a->first++;
     }
 }
 

@@ -262,11 +262,12 @@ static DEVICE void whole(real *out, const levels_t *d) {
 static void leaf_products(real out[LEAF][LEAF], const levels_t *d, int64_t from, int64_t n) {
     const int log = d->log;
     const real start = log ? 0 : 1, none = log ? (real)-INFINITY : 0;
-    for (int t = 0; t < LEAF; t++) {
-        const real own = t < n ? d->g[from + t] : 0, *before = out[t ? t - 1 : 0];
+    for (int s = 0; s < LEAF; s++) out[0][s] = s ? none : start;
+    for (int t = 1; t < LEAF; t++) {
+        const real own = t < n ? d->g[from + t] : 0;
 #pragma omp simd
         for (int s = 0; s < LEAF; s++) {
-            const real more = log ? before[s] + own : before[s] * own;
+            const real more = log ? out[t - 1][s] + own : out[t - 1][s] * own;
             out[t][s] = s < t ? more : s == t ? start : none;
         }
     }

@@ -194,7 +194,7 @@ static DEVICE void squares(int64_t top, int64_t j, int64_t p, int64_t rows, int6
         const int64_t wide = width - v < SQUARE ? width - v : SQUARE, last = shape == LOWER_OUT ? top - (j + v) : wide;
         real *const here = c + top * cm + (j + v) * cn;
         if (add && (!deep || last + rows <= 0)) continue;
-        ask(ASKED);
+        ask(&ahead, ASKED);
         if (cn == 1 && rows == SQUARE && wide == SQUARE && last + 1 >= wide) {
             square(here, cm, a + first, am, b + first * WIDE + v, WIDE, deep, add);
             continue;
@@ -240,7 +240,7 @@ enum { mixed = 0 };
 enum { WORTH_MIXING = 32 }; /* rows, columns and terms of a sum from which on it pays to round */
 
 INLINE int mixes(int64_t m, int64_t n, int64_t k) {
-    return mixed && m >= WORTH_MIXING && n >= WORTH_MIXING && k >= WORTH_MIXING;
+    return m >= WORTH_MIXING && n >= WORTH_MIXING && k >= WORTH_MIXING && mixed;
 }
 
 /* `gemm_exact`, factors rounded where this thread's products are mixed. */

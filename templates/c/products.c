@@ -21,27 +21,21 @@ typedef word lanes __attribute__((vector_size(VECTOR_BYTES)));
 #define SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (lanes){__VA_ARGS__})
 #endif
 
+/* A rule's value for each lane, to choose from 2 LANES: those of x, then those of y. */
 #if VECTOR_BYTES == 64 && !defined(LACC_DOUBLE)
-#define LOW_ZIP 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define HIGH_ZIP 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
-#define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#define EACH(rule, n) EIGHT(rule, 0, n), EIGHT(rule, 8, n)
 #elif VECTOR_BYTES == 64 || (VECTOR_BYTES == 32 && !defined(LACC_DOUBLE))
-#define LOW_ZIP 0, 8, 1, 9, 2, 10, 3, 11
-#define HIGH_ZIP 4, 12, 5, 13, 6, 14, 7, 15
-#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
-#define ODD 1, 3, 5, 7, 9, 11, 13, 15
+#define EACH(rule, n) EIGHT(rule, 0, n)
 #elif VECTOR_BYTES == 32 || !defined(LACC_DOUBLE)
-#define LOW_ZIP 0, 4, 1, 5
-#define HIGH_ZIP 2, 6, 3, 7
-#define EVEN 0, 2, 4, 6
-#define ODD 1, 3, 5, 7
+#define EACH(rule, n) FOUR(rule, 0, n)
 #else
-#define LOW_ZIP 0, 2
-#define HIGH_ZIP 1, 3
-#define EVEN 0, 2
-#define ODD 1, 3
+#define EACH(rule, n) rule(0, n), rule(1, n)
 #endif
+#define FOUR(rule, i, n) rule((i), n), rule((i) + 1, n), rule((i) + 2, n), rule((i) + 3, n)
+#define EIGHT(rule, i, n) FOUR(rule, i, n), FOUR(rule, i + 4, n)
+#define ZIP(i, n) ((n) * LANES / 2 + (i) / 2 + (i) % 2 * LANES)         /* one half of x and of y, in turns */
+#define OWN(i, n) ((i) + ((i) & (n) ? LANES : 0))                       /* x, and y where bit n of the lane is set */
+#define OTHER(i, n) (((i) ^ (n)) % LANES + ((i) & (n) ? LANES : 0))     /* the same of the lanes n away */
 
 /* out [LANES rows, os apart] = the transpose of `rows` rows at x, xs apart, and zeros below them. */
 INLINE void transposed(real *out, int64_t os, const real *x, int64_t xs, int64_t rows) {
@@ -49,8 +43,8 @@ INLINE void transposed(real *out, int64_t os, const real *x, int64_t xs, int64_t
     UNROLL for (int i = 0; i < LANES; i++) from[i] = i < rows ? *(const vec *)(x + i * xs) : (vec){0};
     UNROLL for (int n = LANES; n > 1; n /= 2) {
         UNROLL for (int i = 0; i < LANES / 2; i++) {
-            to[2 * i] = SHUFFLE(from[i], from[i + LANES / 2], LOW_ZIP);
-            to[2 * i + 1] = SHUFFLE(from[i], from[i + LANES / 2], HIGH_ZIP);
+            to[2 * i] = SHUFFLE(from[i], from[i + LANES / 2], EACH(ZIP, 0));
+            to[2 * i + 1] = SHUFFLE(from[i], from[i + LANES / 2], EACH(ZIP, 1));
         }
         UNROLL for (int i = 0; i < LANES; i++) from[i] = to[i];
     }
@@ -90,16 +84,8 @@ typedef struct {
     real *c;
     const real *base, *scale;
     int64_t am, ak, bk, cm, sm, count, a_on, b_on, k, k_on, k_most, lines;
+    ahead_t *ahead;
 } strip_t;
-
-/* Part of a row of b: GCC would load it again for each use, if these are few. */
-INLINE vec in_register(const real *x) {
-    vec v = *(const vec *)x;
-#if defined(__x86_64__) || defined(__i386__)
-    __asm__("" : "+v"(v));
-#endif
-    return v;
-}
 
 /* Blocks of so many rows and vectors, their sums in registers. */
 INLINE void sums(const int rows, const int vecs, const strip_t *x) {
@@ -109,7 +95,7 @@ INLINE void sums(const int rows, const int vecs, const strip_t *x) {
     for (int64_t n = x->count, k = x->k; n > 0; n--, k += x->k_on) {
         const real *a = left, *b = right;
         vec sum[TALL][VECTORS];
-        if (x->lines) ask(x->lines);
+        if (x->lines) ask(x->ahead, x->lines);
         UNROLL for (int i = 0; i < rows; i++)
             UNROLL for (int v = 0; v < vecs; v++) sum[i][v] = (vec){0};
         for (int64_t p = k < x->k_most ? k : x->k_most; p > 0; p--, a += ak, b += bk) {
@@ -141,7 +127,7 @@ INLINE void sums_of(const int rows, int vecs, const strip_t *x) {
 }
 
 static DEVICE void strip(int64_t rows, int vecs, const strip_t *x) {
-    ahead.work += rows * vecs * x->k * x->count;
+    x->ahead->work += rows * vecs * x->k * x->count;
     if (rows == TALL && vecs == 1)
         sums(TALL, 1, x);
     else if (rows == TALL)
@@ -211,7 +197,8 @@ static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t t
     static const real one = 1;
     _Alignas(VECTOR_BYTES) real tile[TALL * WIDE];
     const int all = (int)((width + LANES - 1) / LANES);
-    const int64_t each = work_per_line();
+    ahead_t *const asked = &ahead; /* looked up once: where a thread keeps it takes a call to find */
+    const int64_t each = work_per_line(asked);
     const int onto_rows = onto && onto->sn == 0, direct = cn == 1 && width == all * LANES && (shape != LOWER_OUT || !add);
     for (int64_t i = 0, rows, count; i < m; i += rows * count) {
         const int64_t left = m - i, seen = shape == LOWER_OUT ? i - j : width; /* columns before the first row's last */
@@ -222,7 +209,7 @@ static void columns(int64_t m, int64_t j, int64_t width, int64_t from, int64_t t
         const int64_t end = shape == LOWER_A && i + rows < to ? i + rows : to;
         const int64_t depth = first < end && seen + rows > 0 ? end - first : 0;
         strip_t x = {.a = a + i * am + first * ak, .b = b + (first - from) * bk, .c = c + i * cm, .scale = &one, .count = 1};
-        x.am = am, x.ak = ak, x.bk = bk, x.cm = cm, x.k = x.k_most = depth, x.a_on = rows * am;
+        x.ahead = asked, x.am = am, x.ak = ak, x.bk = bk, x.cm = cm, x.k = x.k_most = depth, x.a_on = rows * am;
         if (each) x.lines = rows * vecs * depth < each * ASKED ? rows * vecs * depth / each : ASKED;
         if (direct && onto_rows && !from) {
             x.base = onto->base + i * cm + j;
@@ -267,6 +254,20 @@ INLINE void row_sums(real *out, int vecs, int64_t k, const real *a, int64_t ak, 
     UNROLL for (int v = 0; v < vecs; v++) *(vec *)(out + v * LANES) = sum[0][v] + sum[1][v];
 }
 
+/* The sums of pairs of lanes n apart, of x and of y side by side: a blend and a shuffle. */
+#define FOLD(x, y, n) (SHUFFLE(x, y, EACH(OWN, n)) + SHUFFLE(x, y, EACH(OTHER, n)))
+
+/* The sum of each of LANES vectors. */
+INLINE vec lane_sums(vec v[LANES]) {
+    if (LANES > 8)
+        UNROLL for (int i = 0; i < 8; i++) v[i] = FOLD(v[i], v[(i + 8) % LANES], 8);
+    if (LANES > 4)
+        UNROLL for (int i = 0; i < 4; i++) v[i % LANES] = FOLD(v[i % LANES], v[(i + 4) % LANES], 4);
+    if (LANES > 2)
+        UNROLL for (int i = 0; i < 2; i++) v[i] = FOLD(v[i], v[(i + 2) % LANES], 2);
+    return FOLD(v[0], v[1], 1);
+}
+
 /* out [LANES] = products of x [k] with that many rows of b, bn apart. */
 INLINE void dots(real *out, int64_t k, const real *x, const real *b, int64_t bn) {
     vec sum[LANES];
@@ -274,10 +275,7 @@ INLINE void dots(real *out, int64_t k, const real *x, const real *b, int64_t bn)
     int64_t p = 0;
     for (; p + LANES <= k; p += LANES)
         UNROLL for (int j = 0; j < LANES; j++) sum[j] += *(const vec *)(x + p) * *(const vec *)(b + j * bn + p);
-    UNROLL for (int n = LANES; n > 1; n /= 2)
-        UNROLL for (int j = 0; j < n / 2; j++)
-            sum[j] = SHUFFLE(sum[2 * j], sum[2 * j + 1], EVEN) + SHUFFLE(sum[2 * j], sum[2 * j + 1], ODD);
-    *(vec *)out = sum[0];
+    *(vec *)out = lane_sums(sum);
     for (; p < k; p++)
         UNROLL for (int j = 0; j < LANES; j++) out[j] += x[p] * b[j * bn + p];
 }
@@ -304,13 +302,6 @@ static void row_product(int64_t n, int64_t k, const real *a, int64_t ak, const r
         }
         for (int64_t i = 0; i < width; i++) c[(j + i) * cn] = add ? c[(j + i) * cn] + out[i] : out[i];
     }
-}
-
-/* The sum of each of LANES vectors: every step folds two into one, their lanes in turn. */
-INLINE vec lane_sums(vec v[LANES]) {
-    UNROLL for (int n = LANES / 2; n; n /= 2)
-        UNROLL for (int i = 0; i < n; i++) v[i] = SHUFFLE(v[i], v[i + n], LOW_ZIP) + SHUFFLE(v[i], v[i + n], HIGH_ZIP);
-    return v[0];
 }
 
 enum { FOLDED = 16, EDGE = 4 }; /* sums that are folded together, what registers hold: a block of EDGE rows and columns */
