@@ -59,6 +59,24 @@ def test_a_stepper_gives_what_steps_give(name: str, target: str) -> None:
     assert (np.asarray(stepper(*tokens[0].values())) == np.asarray(o)).all()
 
 
+@pytest.mark.parametrize("target", ["c", "numpy"])
+def test_inputs_come_in_declared_order(target: str) -> None:
+    """However those of the first token came; by calls of `step` too, where heads share inputs."""
+    from lacc.verify.inputs import Sizes, draw
+
+    kernel = lacc.compile(ROOT / "examples" / "mamba2.la", target=target)
+    x = draw(kernel.spec, Sizes(B, TOKENS, 4, 2), seed=1, dtype=np.dtype(np.float32))
+    names = [a.name for a in kernel.signature.arguments if a.role == "input" and a.name in x]
+    fixed = {n: y for n, y in x.items() if n not in names}
+    tokens = [{n: np.ascontiguousarray(x[n][:, t]) for n in names} for t in range(TOKENS)]
+    first, state = [*fixed.items(), *tokens[0].items()], None
+    stepper = kernel.stepper(**dict(reversed(first)))
+    assert type(stepper).__name__ == "Stepper" and [*stepper.names] == names
+    for token in tokens:
+        wanted, state = kernel.step(**token, **fixed, state=state)
+        assert np.array_equal(stepper(*token.values()), wanted)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 def test_outputs_are_fresh_and_the_state_is_the_callers(gla: Any, dtype: Any) -> None:
     x = drawn(dtype=dtype)

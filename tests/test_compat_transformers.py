@@ -409,6 +409,40 @@ def test_one_token_goes_by_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         model(input_ids=ids[:, :1], past_key_values=past, use_cache=True)
         assert len(asked) == 1 and len(seen) == 1
         hook.remove()
+        model(input_ids=ids[:, :1], past_key_values=past, use_cache=True)
+        assert len(asked) == 1  # the stepper that the cache's layer has
+
+
+@pytest.mark.parametrize("name", ["qwen3_next"])
+def test_a_cache_is_copied_and_reordered_between_tokens(name: str) -> None:
+    """And weights change: what one token goes through is not that of another cache or weight."""
+    model, ids = small(name).eval(), torch.randint(3, 64, (2, 16))
+    weights = copy.deepcopy(model.state_dict())
+
+    def run() -> list[Any]:
+        model.load_state_dict(weights)
+        found, past = [], model(input_ids=ids[:, :9], use_cache=True).past_key_values
+        for t in range(9, 16):
+            one = model(input_ids=ids[:, t : t + 1], past_key_values=past, use_cache=True)
+            found.append(one.logits)
+            if t == 11:
+                twin = copy.deepcopy(past)
+                model(input_ids=ids[:, :1], past_key_values=past, use_cache=True)
+                past = twin
+            if t == 12:
+                past.reorder_cache(torch.tensor([1, 0]))
+            if t == 13:
+                mixer = model.model.layers[0].linear_attn
+                for p in (mixer.A_log, mixer.conv1d.weight, mixer.norm.weight):
+                    p.mul_(1.5)
+        return found
+
+    with torch.no_grad():
+        expected = run()
+        with use(model):
+            found = run()
+    for x, y in zip(found, expected):
+        assert apart(x, y) < 1e-5
 
 
 def test_what_it_says() -> None:

@@ -86,7 +86,7 @@ class Bound(Stepper):
         for n, place in enumerate(addresses(self.between), stop):
             point(rows[n], place)
         self.inputs = [
-            self.like(name, x, array, rows[n])
+            self.input(name, x, array, rows[n])
             for n, ((name, x), array) in enumerate(zip(given.items(), arrays))
             if name in self.names
         ]
@@ -97,7 +97,7 @@ class Bound(Stepper):
             one.near = least - one.high, most - one.low
         return self
 
-    def like(self, name: str, x: Any, array: Array, rows: list[tuple[Any, int]]) -> Input:
+    def input(self, name: str, x: Any, array: Array, rows: list[tuple[Any, int]]) -> Input:
         """What an input is like."""
         aligned = array.itemsize - 1
         return Input(name, x.shape, x.strides, x.dtype, *span(array), rows, aligned)
@@ -160,7 +160,7 @@ class BoundTensors(Bound):
         ]
         return super().bind(ready, given, arrays, several)
 
-    def like(self, name: str, x: Any, array: Array, rows: list[tuple[Any, int]]) -> Input:
+    def input(self, name: str, x: Any, array: Array, rows: list[tuple[Any, int]]) -> Input:
         aligned = array.itemsize - 1
         return Input(name, x.shape, x.stride(), x.dtype, *span(array), rows, aligned)
 

@@ -29,9 +29,9 @@ class Stepper:
         ``arguments`` params and buffers are those of every token, inputs are like those that come;
         None as a state is where sequences begin. Raises what ``step`` does."""
         self.name, self.step = signature.name, step
-        there = {a.name for a in signature.arguments if a.role == "input"}
-        self.names = tuple(n for n, x in arguments.items() if n in there and x is not None)
-        self.fixed = {n: x for n, x in arguments.items() if n not in self.names}
+        self.like = {a.name: arguments.get(a.name) for a in signature.arguments}
+        inputs = (a.name for a in signature.arguments if a.role == "input")
+        self.names = tuple(name for name in inputs if self.like[name] is not None)
         self.grows = any(map(grows, signature.states))
         if state is None:
             none = {n: arguments[n][:, None][:, :0] for n in self.names}
@@ -49,7 +49,7 @@ class Stepper:
         """The outputs of the next token."""
         self.count(inputs)
         out = None if self.grows else self.now
-        arguments = {**self.fixed, **dict(zip(self.names, inputs))}
+        arguments = {**self.like, **dict(zip(self.names, inputs))}  # in declared order
         outputs, self.now = self.step(arguments, state=self.now, out=out)
         return outputs
 
