@@ -51,13 +51,15 @@ NEEDS = ("shared", "scratch", "together")
 @dataclass(frozen=True)
 class Wanted:
     """One kernel to build: ``symbol`` is its name in the file ``name``.cu of ``files``, texts by
-    file name; ``macros`` as NAME=VALUE; ``threads`` of a block."""
+    file name; ``macros`` as NAME=VALUE, those of ``unused`` names say types of null pointers;
+    ``threads`` of a block."""
 
     name: str
     symbol: str
     files: Mapping[str, str]
     macros: tuple[str, ...]
     threads: int
+    unused: tuple[str, ...] = ()
 
     def key(self, *more: str) -> str:
         """A digest of all of it, and of ``more``."""

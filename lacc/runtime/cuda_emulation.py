@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -45,18 +46,6 @@ def headers() -> dict[str, str]:
     return {name: (files("lacc.emulation") / name).read_text("utf-8") for name in HEADERS}
 
 
-def whole(wanted: Wanted) -> Wanted:
-    """What has all kernels of the file, since g++ compiles them in little more time than one: where
-    arrays have one type."""
-    types = {macro.partition("=")[2] for macro in wanted.macros if macro.startswith("T_")}
-    if len(types) > 1:
-        return wanted
-    names = re.findall(r"^#ifndef (T_\w+)$", wanted.files[f"{wanted.name}.cu"], re.M)
-    macros = [macro for macro in wanted.macros if not macro.startswith(("T_", "LACC_ONLY"))]
-    macros += [f"{name}={kind}" for name in names for kind in types]
-    return replace(wanted, symbol=wanted.name, macros=tuple(macros))
-
-
 def fault_of(source: str, library: Any, code: int) -> str:
     """What the last launch did wrong; of places in a library compiled from ``source`` the lines."""
     fault = library["emulation_message"]
@@ -78,6 +67,12 @@ def line_of(source: str, library: str, *addresses: str) -> str:
     found = {n: f"`{lines[n - 1].strip()}` (line {n})" for n in numbers}
     return " of ".join(dict.fromkeys([found[n] for n in numbers[:1] + numbers[-1:]]))
 
+
+TOKEN = "_token"
+"""The end of the names of kernels that go token after token."""
+
+Types = dict[str, str]
+"""By macro of a pointer what it points to."""
 
 Span = tuple[str, int, int]
 """A name, the first byte of memory that has it, and the one behind the last."""
@@ -180,6 +175,10 @@ class Emulated:
         self.order, self.seed = ORDERS.index(order), seed
         self.more = (*more, *(RACES if races else ()))
         self.libraries, self.races = LIBRARIES if races else (), races
+        self.made: dict[tuple[str, tuple[str, ...]], list[Types]] = {}
+        """Of a source with some macros the types with which it was compiled."""
+        self.types: dict[tuple[str, str], Types] = {}
+        """Of a source in a precision the last type that is known of each pointer."""
 
     def limit(self, device: Any) -> int:
         """As `Builder` says."""
@@ -200,9 +199,35 @@ class Emulated:
         order(self.order, self.seed)
         return Apart(loaded) if self.races else loaded
 
+    def together(self, wanted: Wanted) -> Wanted:
+        """What has all kernels of the file that go by chunks, or all that go by token, since g++
+        compiles several in little more time than one. Pointers of the others have the types that
+        they had last in this precision, else that of most of this one's, gradients that of what
+        they are of; for types that turn out otherwise it is compiled again."""
+        source = wanted.files[f"{wanted.name}.cu"]
+        names = re.findall(r"^#ifndef (T_\w+)$", source, re.M)
+        said = dict(macro.partition("=")[::2] for macro in wanted.macros)
+        types = {x: said[x] for x in names if x in said and x not in wanted.unused}
+        by_token = wanted.symbol.endswith(TOKEN)
+        only = dict.fromkeys(re.findall(r"LACC_ONLY_\w+", source))
+        others = tuple(x for x in wanted.macros if not x.startswith(("T_", "LACC_ONLY")))
+        others = (*others, "LACC_ONLY", *(x for x in only if x.endswith(TOKEN) == by_token))
+        made = self.made.setdefault((source, others), [])
+        found = next((x for x in made if types.items() <= x.items()), None)
+        last = self.types.setdefault((source, said["PRECISION"]), {})
+        last |= types
+        if found is None:
+            ((most, _),) = Counter(types.values()).most_common(1) or [("0", 0)]
+            found = dict.fromkeys(names, most) | last
+            found |= {f"T_d{x[2:]}": kind for x, kind in types.items() if f"T_d{x[2:]}" in names}
+            found |= types
+            made.append(found)
+        macros = (*others, *(f"{name}={kind}" for name, kind in found.items()))
+        return replace(wanted, symbol=wanted.name, macros=macros)
+
     def library(self, wanted: Wanted) -> Path:
         """The library of a kernel. Raises BuildError where it cannot be made."""
-        wanted = whole(wanted)
+        wanted = self.together(wanted)
         texts = {**wanted.files, **headers()}
         flags = [*FLAGS, *self.more, "-include", HEADERS[0], *wanted.defines]
         key = wanted.key(*headers().values(), *flags, version_text([COMPILER], *SAID))

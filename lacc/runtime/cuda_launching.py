@@ -210,7 +210,10 @@ class Launcher:
         maker = self._builder()
         limit = maker.limit(run.device)
         macros = self.macros(kernel, run, block, threads, types, limit)
-        wanted = Wanted(self.name, f"{self.name}_{kernel}", self.files(), macros, threads)
+        given = zip(self.kernels[kernel][0], types)
+        unused = tuple(f"T_{name}" for name, type_ in given if type_ is None)
+        symbol = f"{self.name}_{kernel}"
+        wanted = Wanted(self.name, symbol, self.files(), macros, threads, unused)
         built = maker.built(wanted, run.device)
         if built.shared > limit:
             sizes = ", ".join(f"{name} = {n}" for name, n in run.dims.items())
