@@ -420,8 +420,10 @@ def test_output_onto_a_full_disk_is_said_so(unbuffered: str) -> None:
 def test_a_layer_goes_into_a_file_of_its_own(lacc: Run, tmp_path: Path) -> None:
     out = tmp_path / "my_layer.py"
     assert lacc("compile", GLA, "--emit=layer", "-o", str(out))[0] == 0
-    assert "from gla_c import gla, gla_step\n" in out.read_text("utf-8")
+    assert "from gla_c import gla, gla_step, gla_stepper\n" in out.read_text("utf-8")
     assert lacc("compile", GLA, "-t", "triton", "--emit=layer", "-o", str(out))[0] == 0
     assert "from gla import gla, gla_step\n" in out.read_text("utf-8")
+    assert lacc("compile", GLA, "-t", "cuda", "--emit=layer", "-o", str(out))[0] == 0
+    assert "from gla_cuda import gla, gla_step\n" in out.read_text("utf-8")
     code, _, err = lacc("compile", GLA, "-t", "numpy", "--emit=layer")
-    assert code == 3 and "compile for c or triton" in err
+    assert code == 3 and "compile for c or cuda or triton" in err

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,12 @@ pytest.importorskip("torch")
 
 import cuda_cases
 import kernel_cases
+import torch
 
 import lacc
 from lacc.diagnostics import LaccError
+from lacc.layers import text as layers
+from lacc.runtime import cuda_calls
 from lacc.runtime.cuda_building import Built, Wanted
 from lacc.runtime.cuda_emulation import COMPILER, ORDERS, Emulated
 
@@ -77,6 +81,39 @@ def test_a_state_that_is_read_behind_its_next_value_stays_until_then() -> None:
     """Its scale in logs, which what is added next to it asks for, too."""
     checks = {"fused": {"once": kernel_cases.of(kernel_cases.once, "recurrent")}}
     assert not cuda_cases.failures("rwkv4", {}, checks, Emulated())
+
+
+def test_a_layer_runs_on_the_kernels(tmp_path: Path) -> None:
+    """As around those of the C target: in memory, and as a file beside the emitted ones."""
+    kernel = lacc.compile(ROOT / "examples" / "gla.la", target="cuda")
+    for file, text in {**kernel.files, "own.py": layers.text(kernel)}.items():
+        (tmp_path / file).write_text(text, "utf-8")
+    how: Any = {"conv_size": 3, "dtype": torch.float64}
+    known = lacc.compile(ROOT / "examples" / "gla.la", target="c").layer(8, 2, **how)
+    x, mask = torch.randn(2, 7, 8, dtype=torch.float64), torch.ones(2, 7, dtype=torch.bool)
+    mask[1, :2] = False
+
+    def found(layer: Any) -> list[torch.Tensor]:
+        layer.load_state_dict(known.state_dict())
+        y, cache = layer(x[:, :6], attention_mask=mask[:, :6])
+        gradients = torch.autograd.grad(y.square().sum(), [*layer.parameters()])
+        with torch.no_grad():
+            z, after = layer.step(x[:, 6], cache.detach())
+            last, _ = layer.step(x[:, 0], after, in_place=True)
+        return [y, *gradients, cache.state.S, z, last]
+
+    with cuda_calls.emulated(Emulated("shuffled")):
+        ours = found(kernel.layer(8, 2, **how))
+    torch.testing.assert_close(ours, found(known))
+    sys.path.insert(0, str(tmp_path))
+    try:
+        file, host = import_module("own"), import_module("gla_cuda")
+        cuda_calls.emulate(vars(host), Emulated())
+        torch.testing.assert_close(found(file.GlaLayer(8, 2, **how)), ours)
+    finally:
+        sys.path.remove(str(tmp_path))
+        for name in ("own", "gla_cuda"):
+            sys.modules.pop(name, None)
 
 
 def test_blocks_of_as_many_threads_as_a_gpu_should_have() -> None:

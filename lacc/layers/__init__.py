@@ -10,7 +10,7 @@ from lacc.diagnostics import LaccError, error
 from lacc.layers.describe import described
 from lacc.runtime.kernel import Kernel
 
-TARGETS = ("auto", "c", "triton")
+TARGETS = ("auto", "c", "cuda", "triton")
 """Those whose kernels take tensors."""
 
 

@@ -13,14 +13,17 @@ from lacc.runtime.kernel import Kernel
 BEFORE = "from torch.utils._pytree import register_pytree_node\n"
 """The last import of the module, behind which comes that of the kernel."""
 
+HOMES = {"c": "_c", "cuda": "_cuda", "triton": ""}
+"""By target the end of the name of its emitted Python file."""
+
 
 def text(kernel: Kernel) -> str:
     """The file: the module of all layers, then the class of this one. Raises LaccError (LA0703)
     where the kernel takes no tensors, or is not of one target."""
-    check(kernel.target, ("c", "triton"))
+    check(kernel.target, tuple(HOMES))
     found = [*re.finditer(r"^def (\w+)_vjp\(", "\n".join(_python(kernel).values()), re.MULTILINE)]
     public = found[-1].group(1)
-    home = f"{public}_c" if kernel.target == "c" else public
+    home = f"{public}{HOMES[kernel.target]}"
     spec, name = kernel.spec, class_name(kernel)
     where = f"{home}.py, compiled for {kernel.target}, lies beside this file"
     head = f"# {report.MARK} from variant {spec.ascii}; sha256 {spec.digest}\n# {where}.\n"
