@@ -134,7 +134,7 @@ class Body:
             if self._lies_there(n):
                 settle(k for k, _ in reads)
                 continue
-            if inst.op in MEMORY or inst.op in RESULTS:
+            if inst.op in MEMORY or inst.op in RESULTS or self.v.tile_function(n):
                 settle(k for k, _ in reads)
                 found.append(self._call(n))
                 continue

@@ -61,6 +61,9 @@ class Ops:
     def lines(self, n: int) -> list[str]:
         """The statements that compute ``n``."""
         inst = self.v.body[n]
+        if function := self.v.tile_function(n):
+            x, entries = self.v.pointer(inst.ins[0]), self.v.entries(inst.axes)
+            return [f"{function}({self.v.address(n)}, {x}, {entries});"]
         if inst.op in ("contract", "lower"):
             return self._product(n, inst, inst.ins)
         if inst.op == "accumulate":

@@ -41,7 +41,7 @@ class Storage:
         for inst in self.body:
             self.sees.append(inst.op == "load" or any(self.sees[i] for i in inst.ins))
         for n, inst in enumerate(self.body):
-            if inst.op in MEMORY:
+            if inst.op in MEMORY or self.v.tile_function(n):
                 self.v.stored.add(n)
             self._operands(n, inst)
             if inst.op not in RESULTS and self._shared(n):

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from lacc.backends.c_text import elementwise, number, plus, size, times, whole, words
+from lacc.backends.c_text import (
+    TILEWISE,
+    elementwise,
+    number,
+    plus,
+    size,
+    times,
+    whole,
+    words,
+)
 from lacc.backends.text import CHOICE, COMPARE, PRODUCT, SUM, Text
 from lacc.ir.ops import OPS
 from lacc.spec.shapes import Size
@@ -83,6 +92,8 @@ class View:
 
 class Values:
     """The entries of the values of ``program``; ``arrays`` names the array that each load is of."""
+
+    tilewise: Mapping[str, str] = TILEWISE
 
     def __init__(self, program: Program, arrays: Mapping[int, str]) -> None:
         self.program, self.body, self.arrays = program, program.body, arrays
@@ -308,6 +319,13 @@ class Values:
         """Whether the entries of ``n`` lie as a tile over ``axes``."""
         view = self.view(n)
         return view is not None and view.strides == self.dense(axes)
+
+    def tile_function(self, n: int) -> str:
+        """The function that makes all entries of ``n`` of a tile of as many; "" where none does."""
+        inst = self.body[n]
+        function = self.tilewise.get(inst.op, "")
+        wide = any(a not in TIME for a in inst.axes)
+        return function if function and wide and self.is_dense(inst.ins[0], inst.axes) else ""
 
     def pointer(self, n: int) -> str:
         """The address of the first entry of a value that has a view."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from lacc.backends.c_ops import JOINED, Ops
 from lacc.backends.c_storage import Storage
@@ -34,6 +35,8 @@ class Split:
 
 class CudaValues(Values):
     """Entries of values as text, in a loop over those of tiles with axes ``over``, numbered i."""
+
+    tilewise = MappingProxyType[str, str]({})
 
     def __init__(
         self,

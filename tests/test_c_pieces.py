@@ -75,10 +75,17 @@ void scan_all(real *h, int64_t C, int64_t R, int64_t D, const real *a, const int
 void tropical_all(real *m, int64_t op, int64_t C, int64_t D, const real *f, const real *i) {
     tropical(m, (int)op, C, D, f, i);
 }
-void exps_all(real *out, real *one, const real *x, int64_t n) {
-    exps(out, x, n);
-    for (int64_t i = 0; i < n; i++) exps(one + i, x + i, 1);
-}
+#define ALONE_TOO(ALL) \\
+    void ALL##_all(real *out, real *one, const real *x, int64_t n) { \\
+        ALL(out, x, n); \\
+        for (int64_t i = 0; i < n; i++) ALL(one + i, x + i, 1); \\
+    }
+ALONE_TOO(exps)
+ALONE_TOO(sigmoids)
+ALONE_TOO(logsigmoids)
+ALONE_TOO(softpluses)
+ALONE_TOO(silus)
+ALONE_TOO(elu1s)
 void running_all(real *out, const real *a, int64_t C, int64_t D) { running(out, a, C, D); }
 void chain_parts_all(real *h, const real *a, const real *b, int64_t n, int64_t back, int64_t C,
     int64_t D) {
@@ -289,7 +296,18 @@ def test_scans(library: Pieces, R: int, D: int) -> None:
         library.close(h, kernels.scan_back(*wide[:2], axis=0))
 
 
-def test_exps(library: Pieces) -> None:
+POWERS = {
+    "exps": np.exp,
+    "sigmoids": lambda x: 1 / (1 + np.exp(-x)),
+    "logsigmoids": lambda x: -np.logaddexp(0, -x),
+    "softpluses": lambda x: np.logaddexp(0, x),
+    "silus": lambda x: x / (1 + np.exp(-x)),
+    "elu1s": lambda x: np.where(x > 0, x + 1, np.exp(x)),
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_powers_of_e(library: Pieces, name: str) -> None:
     """To the bit the same alone or among others; the ends and what is no number as in NumPy."""
     fine = np.finfo(library.dtype)
     least, most = np.log(float(fine.smallest_subnormal)), np.log(float(fine.max))
@@ -306,11 +324,12 @@ def test_exps(library: Pieces) -> None:
     ]
     x = np.array([*ends, *np.linspace(1.1 * least, 1.1 * most, 1234)], library.dtype)
     out, one = np.empty_like(x), np.empty_like(x)
-    library("exps", out, one, x, x.size)
-    np.testing.assert_array_equal(out.view(np.uint8), one.view(np.uint8))
-    with np.errstate(over="ignore", under="ignore"):
-        want = np.exp(x.astype(np.longdouble)).astype(library.dtype)
-    np.testing.assert_allclose(out, want, rtol=4 * fine.eps, atol=fine.smallest_subnormal)
+    library(name, out, one, x, x.size)
+    np.testing.assert_array_equal(out, one)
+    with np.errstate(all="ignore"):
+        want = POWERS[name](x.astype(np.longdouble)).astype(library.dtype)
+    least = fine.smallest_subnormal * (-least if name == "silus" else 1)  # a power times x
+    np.testing.assert_allclose(out, want, rtol=4 * fine.eps, atol=least)
 
 
 def test_sums_and_tropical(library: Pieces) -> None:

@@ -175,22 +175,37 @@ INLINE real f_min(real a, real b) {
     return ((a < b) | (a != a)) ? a : b;
 }
 
-INLINE real f_sigmoid(real x) {
-    const real e = f_exp(-f_abs(x));
-    return (x >= 0 ? 1 : e) / (1 + e);
-}
+/* f_ONE(x), of x and e, a power of e; ALL: out = f_ONE of n numbers, whose powers are found together. */
+enum { POWERS = 4 * LANES };
+#define WITH_POWER(ONE, ALL, POWER, VALUE)                                                    \
+    INLINE real f_##ONE(real x) {                                                             \
+        const real e = f_exp(POWER);                                                          \
+        return VALUE;                                                                         \
+    }                                                                                         \
+    static UNUSED DEVICE void ALL(real *restrict out, const real *restrict from, int64_t n) { \
+        real powers[POWERS];                                                                  \
+        for (; n >= POWERS; n -= POWERS, from += POWERS, out += POWERS) {                     \
+            _Pragma("omp simd")                                                               \
+            for (int i = 0; i < POWERS; i++) {                                                \
+                const real x = from[i];                                                       \
+                powers[i] = POWER;                                                            \
+            }                                                                                 \
+            exps(powers, powers, POWERS);                                                     \
+            _Pragma("omp simd")                                                               \
+            for (int i = 0; i < POWERS; i++) {                                                \
+                const real x = from[i], e = powers[i];                                        \
+                out[i] = VALUE;                                                               \
+            }                                                                                 \
+        }                                                                                     \
+        _Pragma("omp simd")                                                                   \
+        for (int64_t i = 0; i < n; i++) out[i] = f_##ONE(from[i]);                            \
+    }
 
-INLINE real f_logsigmoid(real x) {
-    return f_min(x, 0) - log_above_one(f_exp(-f_abs(x)));
-}
-
-INLINE real f_softplus(real x) {
-    return f_max(x, 0) + log_above_one(f_exp(-f_abs(x)));
-}
-
-INLINE real f_silu(real x) {
-    return x * f_sigmoid(x);
-}
+WITH_POWER(sigmoid, sigmoids, -f_abs(x), (x >= 0 ? 1 : e) / (1 + e))
+WITH_POWER(logsigmoid, logsigmoids, -f_abs(x), f_min(x, 0) - log_above_one(e))
+WITH_POWER(softplus, softpluses, -f_abs(x), f_max(x, 0) + log_above_one(e))
+WITH_POWER(silu, silus, -f_abs(x), x * ((x >= 0 ? 1 : e) / (1 + e)))
+WITH_POWER(elu1, elu1s, f_min(x, 0), f_max(x, 0) + e)
 
 INLINE real f_tanh(real x) {
     const real e = fallen(-2 * f_abs(x));
@@ -199,10 +214,6 @@ INLINE real f_tanh(real x) {
 
 INLINE real f_elu(real x) {
     return x > 0 ? x : fallen(x);
-}
-
-INLINE real f_elu1(real x) {
-    return f_max(x, 0) + f_exp(f_min(x, 0));
 }
 
 INLINE real f_logaddexp(real a, real b) {
