@@ -467,7 +467,7 @@ static int64_t forward_token_room(const gla_run *run, UNUSED int64_t heads)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = 1;
     int64_t room = 0;
-    room += 4 * round_up(K);
+    room += 3 * round_up(K);
     room += 2 * round_up(V);
     room += 2 * round_up(K * V);
     return room;
@@ -489,10 +489,10 @@ static void forward_token(const gla_run *run, const lacc_array *x, int64_t n, in
     UNUSED const int64_t L = 1;
     real *const q = take(&w, K);
     real *const g = take(&w, K);
-    real *const k = take(&w, K);
+    real *const k = g;
+    real *const alpha = take(&w, K);
     real *const v = take(&w, V);
     real *const product = v;
-    real *const alpha = take(&w, K);
     real *const o = take(&w, V);
     real *const S_even = take(&w, K * V);
     real *const S_odd = take(&w, K * V);
@@ -511,12 +511,9 @@ static void forward_token(const gla_run *run, const lacc_array *x, int64_t n, in
         }
         load_tile(q, &x[GLA_FORWARD_TOKEN_IN_q], n, h, at, 1, K);
         load_tile(g, &x[GLA_FORWARD_TOKEN_IN_g], n, h, at, 1, K);
+        exps(alpha, g, K);
         load_tile(k, &x[GLA_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
         load_tile(v, &x[GLA_FORWARD_TOKEN_IN_v], n, h, at, 1, V);
-        #pragma omp simd
-        for (int64_t i_K = 0; i_K < K; i_K++) {
-            alpha[i_K] = f_exp(g[i_K]);
-        }
         for (int64_t i_K = 0; i_K < K; i_K++) {
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
@@ -541,7 +538,7 @@ static int64_t keep_token_room(const gla_run *run, UNUSED int64_t heads)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = 1;
     int64_t room = 0;
-    room += 3 * round_up(K);
+    room += 2 * round_up(K);
     room += round_up(V);
     room += 2 * round_up(K * V);
     return room;
@@ -562,9 +559,9 @@ static void keep_token(const gla_run *run, const lacc_array *x, int64_t n, int64
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = 1;
     real *const g = take(&w, K);
-    real *const k = take(&w, K);
-    real *const v = take(&w, V);
+    real *const k = g;
     real *const alpha = take(&w, K);
+    real *const v = take(&w, V);
     real *const S_even = take(&w, K * V);
     real *const S_odd = take(&w, K * V);
     const int64_t chunks = run->tokens;
@@ -579,12 +576,9 @@ static void keep_token(const gla_run *run, const lacc_array *x, int64_t n, int64
             S_next = state_into(&x[GLA_FORWARD_TOKEN_ENDED_S], &x[GLA_FORWARD_TOKEN_BEGUN_S], n, h, S_next);
         }
         load_tile(g, &x[GLA_FORWARD_TOKEN_IN_g], n, h, at, 1, K);
+        exps(alpha, g, K);
         load_tile(k, &x[GLA_FORWARD_TOKEN_IN_k], n, h, at, 1, K);
         load_tile(v, &x[GLA_FORWARD_TOKEN_IN_v], n, h, at, 1, V);
-        #pragma omp simd
-        for (int64_t i_K = 0; i_K < K; i_K++) {
-            alpha[i_K] = f_exp(g[i_K]);
-        }
         for (int64_t i_K = 0; i_K < K; i_K++) {
             #pragma omp simd
             for (int64_t i_V = 0; i_V < V; i_V++) {
@@ -603,7 +597,7 @@ static int64_t backward_token_room(const gla_run *run, UNUSED int64_t heads)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = 1;
     int64_t room = 0;
-    room += 8 * round_up(K);
+    room += 7 * round_up(K);
     room += 4 * round_up(V);
     room += 5 * round_up(K * V);
     room += round_up(KEPT * (K * V));
@@ -627,23 +621,23 @@ static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, i
     real *const q = take(&w, K);
     real *const dk = q;
     real *const g2 = take(&w, K);
-    real *const dq = g2;
-    real *const k2 = take(&w, K);
-    real *const dalpha = k2;
+    real *const k2 = g2;
+    real *const dalpha = g2;
+    real *const alpha2 = take(&w, K);
     real *const v2 = take(&w, V);
     real *const dv = v2;
-    real *const alpha2 = take(&w, K);
     real *const do_ = take(&w, V);
     real *const S2 = take(&w, K * V);
     real *const dS2 = S2;
     real *const scaled = take(&w, V);
+    real *const dq = take(&w, K);
     real *const dg = take(&w, K);
     real *const dS_even = take(&w, K * V);
     real *const dS_odd = take(&w, K * V);
     real *const g = take(&w, K);
-    real *const k = take(&w, K);
-    real *const v = take(&w, V);
+    real *const k = g;
     real *const alpha = take(&w, K);
+    real *const v = take(&w, V);
     real *const S_even = take(&w, K * V);
     real *const S_odd = take(&w, K * V);
     real *const S_kept = take(&w, KEPT * (K * V));
@@ -660,12 +654,9 @@ static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, i
             const int64_t at = first + p;
             copy(S_kept + p * (K * V), S, K * V);
             load_tile(g, &x[GLA_BACKWARD_TOKEN_IN_g], n, h, at, 1, K);
+            exps(alpha, g, K);
             load_tile(k, &x[GLA_BACKWARD_TOKEN_IN_k], n, h, at, 1, K);
             load_tile(v, &x[GLA_BACKWARD_TOKEN_IN_v], n, h, at, 1, V);
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                alpha[i_K] = f_exp(g[i_K]);
-            }
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
@@ -680,12 +671,9 @@ static void backward_token(const gla_run *run, const lacc_array *x, int64_t n, i
             real *const S_at = S_kept + p * (K * V);
             load_tile(q, &x[GLA_BACKWARD_TOKEN_IN_q], n, h, at, 1, K);
             load_tile(g2, &x[GLA_BACKWARD_TOKEN_IN_g], n, h, at, 1, K);
+            exps(alpha2, g2, K);
             load_tile(k2, &x[GLA_BACKWARD_TOKEN_IN_k], n, h, at, 1, K);
             load_tile(v2, &x[GLA_BACKWARD_TOKEN_IN_v], n, h, at, 1, V);
-            #pragma omp simd
-            for (int64_t i_K = 0; i_K < K; i_K++) {
-                alpha2[i_K] = f_exp(g2[i_K]);
-            }
             load_tile(do_, &x[GLA_BACKWARD_TOKEN_DOUT_o], n, h, at, 1, V);
             for (int64_t i_K = 0; i_K < K; i_K++) {
                 #pragma omp simd
