@@ -1,4 +1,4 @@
-"""Libraries on torch as contestants: vLLM, Mamba of Hugging Face, fast-transformers, and functions
+"""The C target on bfloat16 and libraries on torch as contestants: vLLM, Mamba of Hugging Face, fast-transformers, and functions
 of flash-linear-attention whose arguments are not called as in the examples. Those that are need no
 adapter: `lacc bench --against fla,hf` finds them.
 """
@@ -15,8 +15,11 @@ import numpy as np
 from cpu_canonical import Roles, contestant
 from cpu_runtimes import INFERENCE, imported
 
-from lacc.bench.case import Array, Case, Unfit
+from lacc import driver
+from lacc.bench.case import Array, Case, Data, Unfit
+from lacc.bench.contestants import Bound, Contestant
 from lacc.bench.tensors import torch_for
+from lacc.verify.inputs import log_gates
 
 BF16 = 5e-2
 
@@ -33,6 +36,24 @@ def _called(
             return function(*x)
 
     return call, lambda found: found.float().numpy()
+
+
+def lacc_bf16(case: Case, given: Data) -> Bound:
+    """The C target on inputs of bfloat16, and log gates of float32: products round their factors
+    where the processor is faster so."""
+    if case.mode != "forward":
+        raise Unfit("it runs whole sequences without gradients here")
+    torch = torch_for(case)
+    kernel, logs = driver.compile(case.spec, "c"), log_gates(case.spec)
+    x = {name: torch.from_numpy(np.array(a)) for name, a in given.arguments.items()}
+    x = {name: a if name in logs else a.to(torch.bfloat16) for name, a in x.items()}
+
+    def call() -> Any:
+        with torch.no_grad():
+            return kernel(**x)[0]
+
+    one = case.spec.outputs[0].ascii
+    return Bound(call, lambda found: {one: found.float().numpy()})
 
 
 def fla_retention(case: Case, roles: Roles) -> Any:
@@ -239,6 +260,7 @@ def vllm_mamba2(case: Case, roles: Roles) -> Any:
 
 
 PEERS = [
+    Contestant("lacc c bf16", lacc_bf16, tolerance=BF16),
     contestant("vllm chunk_gated_delta_rule bf16", vllm_delta, tolerance=BF16),
     contestant("vllm mamba_chunk_scan", vllm_mamba2),
     contestant("hf mamba2_chunk_scan", hf_mamba2),
