@@ -1,6 +1,6 @@
-"""The C target on bfloat16 and libraries on torch as contestants: vLLM, Mamba of Hugging Face, fast-transformers, and functions
-of flash-linear-attention whose arguments are not called as in the examples. Those that are need no
-adapter: `lacc bench --against fla,hf` finds them.
+"""The C target on bfloat16 and libraries on torch as contestants: vLLM, Mamba of Hugging Face,
+fast-transformers, and functions of flash-linear-attention whose arguments are not called as in the
+examples. Those that are need no adapter: `lacc bench --against fla,hf` finds them.
 """
 
 from __future__ import annotations
