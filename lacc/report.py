@@ -97,15 +97,17 @@ def working(what: str) -> Iterator[None]:
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int, str], None]]:
     """A bar on the terminal's standard error, moved by (done, of how many, what is next); a line a
-    minute where that is no terminal."""
+    minute where that is no terminal. Both say how long the rest takes, should it go on so."""
     if not sys.stderr.isatty():
-        said = monotonic()
+        begun = said = monotonic()
 
         def line(done: int, total: int, current: str) -> None:
             nonlocal said
             if monotonic() - said > 60:
                 said = monotonic()
-                print(f"{what}: {done} of {total}, {current}", file=sys.stderr, flush=True)
+                rest = (said - begun) / max(done, 1) * (total - done) / 60
+                left = f"about {rest:.0f} min left" if done else "just begun"
+                complain(f"{what}: {done} of {total}, {current}; {left}")
 
         yield line
         return
@@ -113,7 +115,7 @@ def counting(what: str) -> Iterator[Callable[[int, int, str], None]]:
     from rich.progress import Progress
 
     console = Console(stderr=True, no_color=not colored(sys.stderr))
-    with Progress(console=console, transient=True) as bar:
+    with Progress(console=console, transient=True, speed_estimate_period=3600) as bar:
         task = bar.add_task(what, total=None)
 
         def advance(done: int, total: int, current: str) -> None:

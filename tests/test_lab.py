@@ -18,11 +18,23 @@ import pytest
 from conftest import ROOT
 from typer.testing import CliRunner
 
+from lacc import driver, report
 from lacc.cli import app
+from lacc.cli.lab import _contestants
 from lacc.lab import page
 from lacc.lab import trials as trials_module
 from lacc.lab.tasks import ASK_NOTHING, FILLER, KEYS, SYMBOLS, TASKS
-from lacc.lab.trials import Contestant, Mean, Outcome, Settings, Trial, attempt, mean, trials
+from lacc.lab.trials import (
+    Contestant,
+    Mean,
+    Outcome,
+    Record,
+    Settings,
+    Trial,
+    attempt,
+    mean,
+    trials,
+)
 
 GLA = Contestant("gla", (ROOT / "examples" / "gla.la").read_text())
 
@@ -93,7 +105,7 @@ def test_every_seed_is_a_whole_round() -> None:
 
 def test_a_model_learns_and_what_it_keeps_is_counted() -> None:
     pytest.importorskip("torch")
-    settings = Settings(width=32, depth=1, steps=30, rows=8, tasks=("copying",))
+    settings = Settings(width=32, depth=1, steps=30, tokens=512, tasks=("copying",))
     outcome = attempt(Trial(GLA, "copying", 2, 0), settings)
     assert outcome.failed == "" and outcome.losses[-1] < outcome.losses[0]
     assert outcome.state == 2 * 16 * 16
@@ -106,10 +118,45 @@ def test_a_model_learns_and_what_it_keeps_is_counted() -> None:
     assert attempt(Trial(GLA, "copying", 2, 0), settings).losses == outcome.losses
 
 
+def test_training_ends_where_nothing_is_left_to_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its curve goes on beside the others' as it was then."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(trials_module, "SOLVED", 100.0)
+    settings = Settings(width=16, depth=1, steps=200, tokens=64, tasks=("parity",))
+    found = attempt(Trial(GLA, "parity", 2, 0), settings)
+    assert found.every == 2 and len(found.losses) == 11  # of 21 steps
+    record = Record((GLA,), settings, [found], {}, "", {}, "")
+    points = page._curve(record, 0, [(2, [3.0, 1.0]), (2, [1.0, 1.0, 0.5])], 1.0).points
+    assert [(p.x, p.y) for p in points] == [(2, 2.0), (4, 1.0), (6, 0.75)]
+
+
+def test_a_gate_may_extend_a_file_beside_it(tmp_path: Path) -> None:
+    """Models are made from its text, where that file is no longer beside it."""
+    (tmp_path / "near.la").write_text(GLA.source.replace("variant gla", "variant near"))
+    spec = tmp_path / "mine.la"
+    spec.write_text("variant mine extends near\n\ngate α = exp(2 * g)\n")
+    (mine,) = _contestants([spec], None, "")
+    (tmp_path / "near.la").unlink()
+    again = driver.load(mine.source, mine.overrides)
+    assert "exp(2 * g)" in again.text and [s.name for s in again.states] == ["S"]
+
+
+def test_what_is_left_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line a minute where there is no terminal: 30 of 72 after five minutes leave seven."""
+    times = iter([0.0, 30.0, *[300.0] * 2])
+    monkeypatch.setattr(report, "monotonic", lambda: next(times))
+    with report.counting("training") as progress:
+        progress(3, 72, "gla on recall")
+        progress(30, 72, "gla on text")
+    assert capsys.readouterr().err == "training: 30 of 72, gla on text; about 7 min left\n"
+
+
 def test_a_loss_that_is_no_number_is_said() -> None:
     pytest.importorskip("torch")
     source = GLA.source.replace("K**-0.5 * S[t].T @ q", "sqrt(-1 - k.T @ k) * S[t].T @ q")
-    settings = Settings(width=16, depth=1, steps=3, rows=2, tasks=("parity",))
+    settings = Settings(width=16, depth=1, steps=3, tokens=64, tasks=("parity",))
     outcome = attempt(Trial(Contestant("x", source), "parity", 2, 0), settings)
     assert outcome.failed == "the loss or its gradient is no number from step 0 on"
     assert not outcome.reached

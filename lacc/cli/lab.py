@@ -39,7 +39,7 @@ def lab(
         str | None, typer.Option("--tasks", help="Some of recall,copying,parity,S3,text.")
     ] = None,
     define: Defines = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Of training.")] = 400,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Of training.")] = 500,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Models of each kind.")] = 3,
     width: Annotated[int, typer.Option("--width", min=8, help="Of the models.")] = 64,
     jobs: Annotated[

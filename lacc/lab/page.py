@@ -15,7 +15,7 @@ from lacc.bench import svg
 from lacc.bench.page import rendered
 from lacc.bench.svg import Plot, Point, Series
 from lacc.lab.tasks import TASKS, Task
-from lacc.lab.trials import HEADS, NARROW, Mean, Record, mean
+from lacc.lab.trials import HEADS, NARROW, SOLVED, Mean, Record, mean
 
 MARKS = ("circle", "square", "diamond", "triangle")
 
@@ -25,6 +25,7 @@ def html(record: Record) -> str:
     return rendered(
         "lab.html.j2",
         record=record,
+        solved=SOLVED,
         given=[c.name for c in record.contestants if c.given],
         header=header(record),
         rows=rows(record),
@@ -146,9 +147,9 @@ def _series(record: Record, n: int, points: Sequence[Point], marked: bool = True
 
 
 def _curve(record: Record, n: int, runs: Sequence[tuple[int, list[float]]], unit: float) -> Series:
-    """The mean of all seeds at each step."""
-    every = runs[0][0]
-    columns = zip(*(values for _, values in runs))
+    """The mean of all seeds at each step, those that ended as they were at their end."""
+    every, most = runs[0][0], max(len(values) for _, values in runs)
+    columns = zip(*([*values, *values[-1:] * (most - len(values))] for _, values in runs))
     points = [
         Point((i + 1) * every, unit * sum(column) / len(column)) for i, column in enumerate(columns)
     ]

@@ -41,8 +41,12 @@ class Task:
     draw: Callable[[np.random.Generator, int, int, bool], Drawn]
     bits: bool = False
 
+    def rows(self, tokens: int) -> int:
+        """Sequences that have about so many tokens together."""
+        return max(1, tokens // self.train)
 
-KEYS, VALUES = 48, 32
+
+KEYS, VALUES = 32, 16
 FILLER = KEYS + VALUES
 
 

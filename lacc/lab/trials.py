@@ -21,6 +21,9 @@ NARROW = 8
 T_QUANTILES = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Of Student's t, two sided, 95 %, for 1 to 10 degrees of freedom."""
 
+LATELY, SOLVED = 20, 0.01
+"""Steps over which a mean loss (nats) below this ends training: there is nothing left to learn."""
+
 DECODED_AFTER = (64, 256, 1024, 4096)
 SHOWN = 48
 """Tokens after which steps are timed; tokens of the picture of what is forgotten."""
@@ -42,9 +45,9 @@ class Settings:
 
     width: int = 64
     depth: int = 2
-    steps: int = 400
-    rows: int = 32
-    rate: float = 3e-3
+    steps: int = 500
+    tokens: int = 1024  # of a step
+    rate: float = 5e-3
     seeds: int = 3
     tasks: tuple[str, ...] = tuple(TASKS)
 
@@ -64,7 +67,8 @@ class Outcome:
     """What came of a trial. ``losses`` (nats) and ``norms`` (of gradients) are means of
     ``every`` steps; ``reached`` has accuracies, or bits a token, by length; ``state`` are the
     numbers that one layer keeps of a sequence after the task's length; ``influence`` is
-    [token][earlier token]. ``failed`` says why there is nothing."""
+    [token][earlier token]. ``failed`` says why there is nothing. What is solved has fewer means
+    than the others."""
 
     name: str
     task: str
@@ -199,14 +203,15 @@ def attempt(trial: Trial, settings: Settings) -> Outcome:
     losses: list[float] = []
     norms: list[float] = []
     made = model.untrained(layer, task, settings.width, trial.heads, settings.depth, trial.seed)
-    trained = model.trained(
-        made, task, steps=settings.steps, rows=settings.rows, rate=settings.rate, seed=trial.seed
-    )
+    rows, rate = task.rows(settings.tokens), settings.rate
+    trained = model.trained(made, task, steps=settings.steps, rows=rows, rate=rate, seed=trial.seed)
     for step, (loss, norm) in enumerate(trained):
         losses.append(loss)
         norms.append(norm)
         if not math.isfinite(loss) or not math.isfinite(norm):
             outcome.failed = f"the loss or its gradient is no number from step {step} on"
+            break
+        if step >= LATELY and statistics.fmean(losses[-LATELY:]) < SOLVED:
             break
     outcome.seconds = time.process_time() - begun
     outcome.losses = _means(losses, every)
