@@ -14,7 +14,7 @@ from lacc.spec.model import Spec
 from lacc.tile.derive import Pair
 from lacc.tile.partition import Part, from_starts, in_one_loop
 from lacc.tile.program import TIME, Program, Tiles, prune
-from lacc.tile.rewrite import for_kernels
+from lacc.tile.rewrite import for_one_loop
 from lacc.tile.split import led_by
 from lacc.tile.unroll import unroll
 
@@ -37,8 +37,8 @@ class CPass:
     ) -> None:
         self.spec, self.number, self.prefix, self.reverse = spec, number, prefix, reverse
         self.by_token = number == "token"
-        forward = self.forward = unroll(for_kernels(pair.forward, "state"))
-        backward = self.backward = _whole(forward, unroll(for_kernels(pair.backward, "dstate")))
+        forward = self.forward = unroll(for_one_loop(pair.forward, "state"))
+        backward = self.backward = _whole(forward, unroll(for_one_loop(pair.backward, "dstate")))
         both = (forward, backward)
         self.states = tuple(
             n.removeprefix("state:") for n in forward.outs if n.startswith("state:")

@@ -24,7 +24,7 @@ from lacc.runtime import caching
 from lacc.runtime.compiled import missing
 from lacc.runtime.native import REST, Library, resting
 from lacc.tile.partition import in_one_loop
-from lacc.tile.rewrite import for_kernels
+from lacc.tile.rewrite import for_one_loop
 from lacc.tile.unroll import unroll
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -137,7 +137,7 @@ def test_what_waits_for_the_chunk_before(name: str, kind: str) -> None:
     nothing that comes after is part of the next one."""
     stage = driver.analyse(driver.load(ROOT / "examples" / f"{name}.la")).passes[0]
     pair = stage.forward if kind == "state" else stage.backward  # type: ignore[union-attr]
-    (part,) = in_one_loop(unroll(for_kernels(pair, kind)), kind, ())
+    (part,) = in_one_loop(unroll(for_one_loop(pair, kind)), kind, ())
     states = changed(part.program, kind)
     program, first, last = in_turns(part.program, kind, states)
     assert len(program.body) == len(part.program.body)

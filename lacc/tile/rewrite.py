@@ -11,7 +11,7 @@ A value is *in the loop*, or waits for the carry, where `split.phases` has it ca
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from lacc.ir.ops import OPS
@@ -265,7 +265,17 @@ product is known when each kernel is (`meet_once` of its program)."""
 
 def for_kernels(program: Program, carried: str) -> Program:
     """The program as targets with a kernel for each phase run it."""
+    return _but_for(WITHOUT_LOOPS, program, carried)
+
+
+def for_one_loop(program: Program, carried: str) -> Program:
+    """The program as a target runs it whose kernel goes from chunk to chunk itself. Solves may wait
+    for the carry: (I+L)⁻¹ (R + B S) is a product less than when what is free of S goes ahead."""
+    return _but_for((*WITHOUT_LOOPS, free_carry_of_solves), program, carried)
+
+
+def _but_for(left_out: Collection[Rewrite], program: Program, carried: str) -> Program:
     for rewrite, _ in PIPELINE:
-        if rewrite not in WITHOUT_LOOPS:
+        if rewrite not in left_out:
             program = rewrite(program, carried)
     return program

@@ -5,10 +5,10 @@ static int64_t forward_0_room(const gated_deltanet_run *run, UNUSED int64_t head
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
     room += 5 * round_up(L * K);
-    room += 3 * round_up(L);
+    room += 4 * round_up(L);
     room += round_up(levels_room(L, 1));
     room += 2 * round_up(L * V);
-    room += 3 * round_up(L * L);
+    room += 4 * round_up(L * L);
     room += round_up(inverse_room(L));
     return room;
 }
@@ -29,27 +29,27 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     real *const q = take(&w, L * K);
+    real *const scaled3 = q;
     real *const g = take(&w, L);
     real *const decay_room = take(&w, levels_room(L, 1));
     real *const up = take(&w, L);
     real *const k = take(&w, L * K);
     real *const v = take(&w, L * V);
-    real *const summed2 = v;
+    real *const product = v;
+    real *const o = v;
     real *const beta = take(&w, L);
-    real *const down = beta;
     real *const between = take(&w, L * L);
+    real *const scaled = take(&w, L * K);
+    real *const scaled2 = take(&w, L * K);
     real *const pairs = take(&w, L * L);
     real *const inverted = pairs;
-    real *const scaled5 = pairs;
-    real *const scaled2 = take(&w, L * L);
-    real *const scaled3 = scaled2;
-    real *const scaled4 = scaled2;
-    real *const pairs2 = scaled2;
+    real *const negated = take(&w, L * L);
+    real *const pairs2 = negated;
+    real *const down = take(&w, L);
+    real *const scaled5 = take(&w, L * K);
+    real *const scaled4 = take(&w, L * L);
     real *const summed = take(&w, L * V);
-    real *const o = summed;
-    real *const product2 = take(&w, L * K);
-    real *const scaled = take(&w, L * K);
-    real *const scaled6 = take(&w, L * K);
+    real *const summed2 = summed;
     real *const scratch = take(&w, inverse_room(L));
     const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
@@ -88,56 +88,50 @@ static void forward_0(const gated_deltanet_run *run, const lacc_array *x, int64_
             load_tile(v, &x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at, C, V);
             load_tile(beta, &x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at, C, 1);
             matrix(between, &decay);
-            gemm(C, C, K, k, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled[t * K + i_K] = q[t * K + i_K] * up[t];
+                    scaled2[t * K + i_K] = k[t * K + i_K] * -beta[t];
+                }
+            }
+            gemm(C, C, K, scaled2, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
-                    scaled2[t * C + s] = pairs[t * C + s] * between[t * C + s] * beta[t];
+                    negated[t * C + s] = -(pairs[t * C + s] * between[t * C + s]);
                 }
             }
-            inverse(inverted, scaled2, C, scratch);
-            for (int64_t t = 0; t < C; t++) {
-                #pragma omp simd
-                for (int64_t s = 0; s < C; s++) {
-                    scaled3[t * C + s] = inverted[t * C + s] * beta[s];
-                }
-            }
-            gemm(C, V, C, scaled3, C, 1, v, V, 1, summed, V, 1, LOWER_A, 0);
-            for (int64_t t = 0; t < C; t++) {
-                #pragma omp simd
-                for (int64_t s = 0; s < C; s++) {
-                    scaled4[t * C + s] = inverted[t * C + s] * (beta[s] * -up[s]);
-                }
-            }
-            gemm(C, K, C, scaled4, C, 1, k, K, 1, product2, K, 1, LOWER_A, 0);
+            inverse(inverted, negated, C, scratch);
             gemm(C, C, K, q, K, 1, k, 1, K, pairs2, C, 1, LOWER_OUT, 0);
             whole(&total, &decay);
             suffix(down, &decay);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
-                    scaled[t * K + i_K] = q[t * K + i_K] * up[t];
-                    scaled6[t * K + i_K] = k[t * K + i_K] * down[t];
+                    scaled3[t * K + i_K] = scaled2[t * K + i_K] * up[t];
+                    scaled5[t * K + i_K] = k[t * K + i_K] * down[t];
                 }
             }
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
-                    scaled5[t * C + s] = pairs2[t * C + s] * between[t * C + s];
+                    scaled4[t * C + s] = pairs2[t * C + s] * between[t * C + s];
                 }
             }
             wait_for(by, &by->queue->state, i);
-            gemm(C, V, K, product2, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
+            gemm_onto(C, V, K, scaled3, K, 1, S, V, 1, summed, V, 1, WHOLE, v, beta, 1, 0);
+            gemm(C, V, C, inverted, C, 1, summed, V, 1, product, V, 1, LOWER_A, 0);
             for (int step = 0; step < 2; step++)
                 if (step == (by->members == 1)) { /* alone, once the state is read */
-                    gemm_onto(K, V, C, scaled6, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
+                    gemm_onto(K, V, C, scaled5, 1, K, product, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
                     give_turn(by, &by->queue->state, i);
                 } else {
                     gemm(C, V, K, scaled, K, 1, S, V, 1, summed2, V, 1, WHOLE, 0);
                     if (x[GATED_DELTANET_FORWARD_0_START_S].data)
                         keep_tile(&x[GATED_DELTANET_FORWARD_0_START_S], n, h, c, S, K * V, chunks * by->heads * (K * V) > NEAR);
                 }
-            gemm(C, V, C, scaled5, C, 1, summed, V, 1, summed2, V, 1, LOWER_A, 1);
+            gemm(C, V, C, scaled4, C, 1, product, V, 1, summed2, V, 1, LOWER_A, 1);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
@@ -167,9 +161,9 @@ static int64_t keep_0_room(const gated_deltanet_run *run, UNUSED int64_t heads)
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += 3 * round_up(L);
+    room += 4 * round_up(L);
     room += round_up(levels_room(L, 1));
-    room += 3 * round_up(L * K);
+    room += 4 * round_up(L * K);
     room += 2 * round_up(L * V);
     room += 3 * round_up(L * L);
     room += round_up(inverse_room(L));
@@ -196,17 +190,17 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
     real *const up = take(&w, L);
     real *const k = take(&w, L * K);
     real *const v = take(&w, L * V);
+    real *const product = v;
     real *const beta = take(&w, L);
-    real *const down = beta;
     real *const between = take(&w, L * L);
+    real *const scaled = take(&w, L * K);
     real *const pairs = take(&w, L * L);
     real *const inverted = pairs;
-    real *const scaled = take(&w, L * L);
-    real *const scaled2 = scaled;
-    real *const scaled3 = scaled;
+    real *const negated = take(&w, L * L);
+    real *const down = take(&w, L);
+    real *const scaled2 = take(&w, L * K);
+    real *const scaled3 = take(&w, L * K);
     real *const summed = take(&w, L * V);
-    real *const product2 = take(&w, L * K);
-    real *const scaled4 = take(&w, L * K);
     real *const scratch = take(&w, inverse_room(L));
     const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
@@ -240,41 +234,35 @@ static void keep_0(const gated_deltanet_run *run, const lacc_array *x, int64_t n
             load_tile(v, &x[GATED_DELTANET_FORWARD_0_IN_v], n, h, at, C, V);
             load_tile(beta, &x[GATED_DELTANET_FORWARD_0_IN_beta], n, h, at, C, 1);
             matrix(between, &decay);
-            gemm(C, C, K, k, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
+            for (int64_t t = 0; t < C; t++) {
+                #pragma omp simd
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled[t * K + i_K] = k[t * K + i_K] * -beta[t];
+                }
+            }
+            gemm(C, C, K, scaled, K, 1, k, 1, K, pairs, C, 1, LOWER_OUT, 0);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
-                    scaled[t * C + s] = pairs[t * C + s] * between[t * C + s] * beta[t];
+                    negated[t * C + s] = -(pairs[t * C + s] * between[t * C + s]);
                 }
             }
-            inverse(inverted, scaled, C, scratch);
-            for (int64_t t = 0; t < C; t++) {
-                #pragma omp simd
-                for (int64_t s = 0; s < C; s++) {
-                    scaled2[t * C + s] = inverted[t * C + s] * beta[s];
-                }
-            }
-            gemm(C, V, C, scaled2, C, 1, v, V, 1, summed, V, 1, LOWER_A, 0);
-            for (int64_t t = 0; t < C; t++) {
-                #pragma omp simd
-                for (int64_t s = 0; s < C; s++) {
-                    scaled3[t * C + s] = inverted[t * C + s] * (beta[s] * -up[s]);
-                }
-            }
-            gemm(C, K, C, scaled3, C, 1, k, K, 1, product2, K, 1, LOWER_A, 0);
+            inverse(inverted, negated, C, scratch);
             whole(&total, &decay);
             suffix(down, &decay);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
-                    scaled4[t * K + i_K] = k[t * K + i_K] * down[t];
+                    scaled2[t * K + i_K] = scaled[t * K + i_K] * up[t];
+                    scaled3[t * K + i_K] = k[t * K + i_K] * down[t];
                 }
             }
             wait_for(by, &by->queue->state, i);
-            gemm(C, V, K, product2, K, 1, S, V, 1, summed, V, 1, WHOLE, 1);
+            gemm_onto(C, V, K, scaled2, K, 1, S, V, 1, summed, V, 1, WHOLE, v, beta, 1, 0);
+            gemm(C, V, C, inverted, C, 1, summed, V, 1, product, V, 1, LOWER_A, 0);
             for (int step = 0; step < 2; step++)
                 if (step == (by->members == 1)) { /* alone, once the state is read */
-                    gemm_onto(K, V, C, scaled4, 1, K, summed, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
+                    gemm_onto(K, V, C, scaled3, 1, K, product, V, 1, S_next, V, 1, WHOLE, S, &total, 0, 0);
                     give_turn(by, &by->queue->state, i);
                 } else {
                     if (x[GATED_DELTANET_FORWARD_0_START_S].data)
@@ -302,7 +290,7 @@ static int64_t backward_0_room(const gated_deltanet_run *run, UNUSED int64_t hea
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += 9 * round_up(L * K);
+    room += 8 * round_up(L * K);
     room += 12 * round_up(L);
     room += round_up(levels_room(L, 1));
     room += 5 * round_up(L * V);
@@ -328,6 +316,8 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     real *const q = take(&w, L * K);
+    real *const scaled5 = q;
+    real *const product7 = q;
     real *const g = take(&w, L);
     real *const decay_room = take(&w, levels_room(L, 1));
     real *const up = take(&w, L);
@@ -337,7 +327,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const dv = v;
     real *const beta = take(&w, L);
     real *const scaled = take(&w, L * K);
-    real *const product11 = scaled;
+    real *const product10 = scaled;
     real *const scaled2 = take(&w, L * K);
     real *const pairs = take(&w, L * L);
     real *const between = take(&w, L * L);
@@ -346,32 +336,29 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real *const summed = take(&w, L * V);
     real *const do_ = summed;
     real *const product2 = summed;
-    real *const summed2 = summed;
+    real *const product6 = summed;
     real *const negated = take(&w, L * L);
     real *const pairs2 = negated;
     real *const inverted = take(&w, L * L);
-    real *const scaled8 = inverted;
+    real *const pairs4 = inverted;
     real *const product = take(&w, L * V);
     real *const down = take(&w, L);
-    real *const scaled5 = take(&w, L * V);
+    real *const scaled6 = take(&w, L * V);
     real *const pairs3 = take(&w, L * L);
     real *const scaled4 = take(&w, L * L);
-    real *const scaled6 = scaled4;
-    real *const pairs4 = scaled4;
+    real *const scaled7 = scaled4;
+    real *const scaled8 = scaled4;
     real *const summed4 = take(&w, L * K);
-    real *const scaled7 = take(&w, L * L);
-    real *const added = scaled7;
     real *const product4 = take(&w, L * K);
-    real *const product8 = product4;
-    real *const product5 = take(&w, L * V);
-    real *const product6 = take(&w, L * K);
     real *const dq = take(&w, L * K);
-    real *const product7 = take(&w, L);
-    real *const dg = product7;
-    real *const product9 = take(&w, L);
-    real *const product12 = take(&w, L);
+    real *const product5 = take(&w, L);
+    real *const summed2 = take(&w, L * V);
+    real *const product8 = take(&w, L);
+    real *const product11 = take(&w, L);
+    real *const added = take(&w, L * L);
     real *const dg2 = take(&w, L);
     real *const dbeta2 = take(&w, L);
+    real *const dg = dbeta2;
     real *const dbeta3 = take(&w, L);
     real *const dbeta = take(&w, L);
     real *const added2 = take(&w, L);
@@ -384,7 +371,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
     real power;
     levels_t decay;
     real total;
-    real product10;
+    real product9;
     power = f_pow((real)(K), R(-0.5));
     for (int64_t i = next_chunk(by, -1); i < chunks; i = next_chunk(by, i)) {
         const int64_t c = chunks - 1 - i;
@@ -452,50 +439,49 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
-                    scaled5[t * V + i_V] = do_[t * V + i_V] * power;
+                    scaled6[t * V + i_V] = do_[t * V + i_V] * power;
                 }
             }
-            gemm(C, C, V, scaled5, V, 1, product, 1, V, pairs3, C, 1, LOWER_OUT, 0);
+            gemm(C, C, V, scaled6, V, 1, product, 1, V, pairs3, C, 1, LOWER_OUT, 0);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
                     scaled4[t * C + s] = pairs2[t * C + s] * between[t * C + s];
                 }
             }
-            gemm(C, V, C, scaled4, 1, C, scaled5, V, 1, product2, V, 1, UPPER_A, 0);
+            gemm(C, V, C, scaled4, 1, C, scaled6, V, 1, product2, V, 1, UPPER_A, 0);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
-                    scaled6[t * C + s] = pairs3[t * C + s] * between[t * C + s];
+                    scaled7[t * C + s] = pairs3[t * C + s] * between[t * C + s];
                 }
             }
-            gemm(C, K, C, scaled6, 1, C, q, K, 1, summed4, K, 1, UPPER_A, 0);
+            gemm(C, K, C, scaled7, 1, C, q, K, 1, summed4, K, 1, UPPER_A, 0);
+            gemm(C, K, V, scaled6, V, 1, S_start, 1, V, product4, K, 1, WHOLE, 0);
+            gemm_onto(C, K, C, scaled7, C, 1, k, K, 1, dq, K, 1, LOWER_A, product4, up, 1, 0);
+            row_dots(product5, product4, q, C, K);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
-                for (int64_t s = 0; s < C; s++) {
-                    scaled7[t * C + s] = inverted[t * C + s] * down[t];
+                for (int64_t i_K = 0; i_K < K; i_K++) {
+                    scaled5[t * K + i_K] = k[t * K + i_K] * down[t];
                 }
             }
-            gemm(C, K, C, scaled7, 1, C, k, K, 1, product4, K, 1, UPPER_A, 0);
-            gemm(C, V, C, inverted, 1, C, product2, V, 1, product5, V, 1, UPPER_A, 0);
-            gemm(C, K, V, scaled5, V, 1, S_start, 1, V, product6, K, 1, WHOLE, 0);
-            gemm_onto(C, K, C, scaled6, C, 1, k, K, 1, dq, K, 1, LOWER_A, product6, up, 1, 0);
-            row_dots(product7, product6, q, C, K);
             wait_for(by, &by->queue->state, i);
-            gemm_onto(C, V, K, product4, K, 1, dS, V, 1, summed2, V, 1, WHOLE, product5, NULL, 0, 0);
+            gemm_onto(V, C, K, dS, 1, V, scaled5, 1, K, summed2, 1, V, WHOLE, product2, NULL, 0, 0);
+            gemm(C, V, C, inverted, 1, C, summed2, V, 1, product6, V, 1, UPPER_A, 0);
             for (int step = 0; step < 2; step++)
                 if (step == (by->members == 1)) { /* alone, once the state is read */
-                    gemm_onto(V, K, C, summed2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
-                    gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
+                    gemm_onto(V, K, C, product6, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
+                    gemm(V, K, C, scaled6, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
                     give_turn(by, &by->queue->state, i);
                 } else {
-                    gemm(K, C, V, dS, V, 1, product, 1, V, product8, 1, K, WHOLE, 0);
-                    row_dots(&product10, dS, S_start, 1, K * V);
+                    gemm(K, C, V, dS, V, 1, product, 1, V, product7, 1, K, WHOLE, 0);
+                    row_dots(&product9, dS, S_start, 1, K * V);
                 }
-            row_dots(product9, product8, k, C, K);
-            gemm(C, C, V, summed2, V, 1, product, 1, V, pairs4, C, 1, LOWER_OUT, 0);
-            gemm(C, K, V, summed2, V, 1, S_start, 1, V, product11, K, 1, WHOLE, 0);
-            row_dots(product12, product11, scaled2, C, K);
+            row_dots(product8, product7, k, C, K);
+            gemm(C, C, V, product6, V, 1, product, 1, V, pairs4, C, 1, LOWER_OUT, 0);
+            gemm(C, K, V, product6, V, 1, S_start, 1, V, product10, K, 1, WHOLE, 0);
+            row_dots(product11, product10, scaled2, C, K);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t s = 0; s < C; s++) {
@@ -504,7 +490,7 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                 }
             }
             matrix_pull(dg2, added, &decay, scratch);
-            gemm_onto(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, product11, up, 1, 0);
+            gemm_onto(C, K, C, scaled8, C, 1, k, K, 1, summed3, K, 1, LOWER_A, product10, up, 1, 0);
             gemm(C, K, C, scaled8, 1, C, scaled2, K, 1, summed4, K, 1, UPPER_A, 1);
             for (int64_t t = 0; t < C; t++) {
                 real sum = R(0);
@@ -514,23 +500,23 @@ static void backward_0(const gated_deltanet_run *run, const lacc_array *x, int64
                 }
                 dbeta2[t] = sum;
             }
-            row_dots(dbeta3, summed2, v, C, V);
+            row_dots(dbeta3, product6, v, C, V);
             #pragma omp simd
             for (int64_t t = 0; t < C; t++) {
                 dbeta[t] = dbeta2[t] + dbeta3[t];
-                added2[t] = product12[t] + product7[t];
+                added2[t] = product11[t] + product5[t];
             }
-            pulled(dg, dg2, added2, up, product9, down, &product10, &decay, scratch);
+            pulled(dg, dg2, added2, up, product8, down, &product9, &decay, scratch);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
-                    dk[t * K + i_K] = product8[t * K + i_K] * down[t] + summed4[t * K + i_K] + -summed3[t * K + i_K] * beta[t];
+                    dk[t * K + i_K] = product7[t * K + i_K] * down[t] + summed4[t * K + i_K] + -summed3[t * K + i_K] * beta[t];
                 }
             }
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
-                    dv[t * V + i_V] = summed2[t * V + i_V] * beta[t];
+                    dv[t * V + i_V] = product6[t * V + i_V] * beta[t];
                 }
             }
             store_tile(&x[GATED_DELTANET_BACKWARD_0_DIN_q], n, h, at, dq, C, K);
@@ -559,7 +545,7 @@ static int64_t adjoint_0_room(const gated_deltanet_run *run, UNUSED int64_t head
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     int64_t room = 0;
-    room += 4 * round_up(L * K);
+    room += 5 * round_up(L * K);
     room += 3 * round_up(L);
     room += round_up(levels_room(L, 1));
     room += 4 * round_up(L * L);
@@ -584,12 +570,11 @@ static void adjoint_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     UNUSED const int64_t V = run->dim.V;
     UNUSED const int64_t L = run->chunk;
     real *const q = take(&w, L * K);
-    real *const product2 = q;
+    real *const scaled3 = q;
     real *const g = take(&w, L);
     real *const decay_room = take(&w, levels_room(L, 1));
     real *const up = take(&w, L);
     real *const k = take(&w, L * K);
-    real *const scaled3 = k;
     real *const beta = take(&w, L);
     real *const down = beta;
     real *const between = take(&w, L * L);
@@ -601,11 +586,11 @@ static void adjoint_0(const gated_deltanet_run *run, const lacc_array *x, int64_
     real *const pairs2 = negated;
     real *const do_ = take(&w, L * V);
     real *const product = do_;
-    real *const summed = do_;
+    real *const product2 = do_;
     real *const scaled4 = take(&w, L * L);
-    real *const scaled6 = scaled4;
-    real *const scaled5 = take(&w, L * V);
-    real *const product3 = take(&w, L * V);
+    real *const scaled6 = take(&w, L * V);
+    real *const scaled5 = take(&w, L * K);
+    real *const summed = take(&w, L * V);
     real *const scratch = take(&w, inverse_room(L));
     const int64_t ring = ring_of(by->ring);
     real *all = by->shared;
@@ -670,30 +655,24 @@ static void adjoint_0(const gated_deltanet_run *run, const lacc_array *x, int64_
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_V = 0; i_V < V; i_V++) {
-                    scaled5[t * V + i_V] = do_[t * V + i_V] * power;
+                    scaled6[t * V + i_V] = do_[t * V + i_V] * power;
                 }
             }
-            gemm(C, V, C, scaled4, 1, C, scaled5, V, 1, product, V, 1, UPPER_A, 0);
-            for (int64_t t = 0; t < C; t++) {
-                #pragma omp simd
-                for (int64_t s = 0; s < C; s++) {
-                    scaled6[t * C + s] = inverted[t * C + s] * down[t];
-                }
-            }
-            gemm(C, K, C, scaled6, 1, C, k, K, 1, product2, K, 1, UPPER_A, 0);
-            gemm(C, V, C, inverted, 1, C, product, V, 1, product3, V, 1, UPPER_A, 0);
+            gemm(C, V, C, scaled4, 1, C, scaled6, V, 1, product, V, 1, UPPER_A, 0);
             for (int64_t t = 0; t < C; t++) {
                 #pragma omp simd
                 for (int64_t i_K = 0; i_K < K; i_K++) {
                     scaled3[t * K + i_K] = scaled2[t * K + i_K] * up[t];
+                    scaled5[t * K + i_K] = k[t * K + i_K] * down[t];
                 }
             }
             wait_for(by, &by->queue->state, i);
-            gemm_onto(C, V, K, product2, K, 1, dS, V, 1, summed, V, 1, WHOLE, product3, NULL, 0, 0);
+            gemm_onto(V, C, K, dS, 1, V, scaled5, 1, K, summed, 1, V, WHOLE, product, NULL, 0, 0);
+            gemm(C, V, C, inverted, 1, C, summed, V, 1, product2, V, 1, UPPER_A, 0);
             for (int step = 0; step < 2; step++)
                 if (step == (by->members == 1)) { /* alone, once the state is read */
-                    gemm_onto(V, K, C, summed, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
-                    gemm(V, K, C, scaled5, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
+                    gemm_onto(V, K, C, product2, 1, V, scaled3, K, 1, dS_next, 1, V, WHOLE, dS, &total, 0, 0);
+                    gemm(V, K, C, scaled6, 1, V, scaled, K, 1, dS_next, 1, V, WHOLE, 1);
                     give_turn(by, &by->queue->state, i);
                 } else {
                 }
