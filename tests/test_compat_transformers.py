@@ -248,13 +248,19 @@ def pytorch_functions(
 ) -> Iterator[None]:
     """Functions of transformers in PyTorch, where other packages would take their place."""
     asked = getattr(request.node, "callspec", None)
-    for name in [asked.params["name"]] if asked else ("mamba", "mamba2"):
-        module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
-        for word in (*FUNCTIONS, *LEFT):
-            function = getattr(module, word, None)
-            if function is not None:
-                monkeypatch.setattr(module, word, inspect.unwrap(function))
+    if request.node.get_closest_marker("as_installed") is None:
+        for name in [asked.params["name"]] if asked else ("mamba", "mamba2"):
+            in_pytorch(name, monkeypatch)
     yield
+
+
+def in_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions of a family as transformers itself has them."""
+    module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+    for word in (*FUNCTIONS, *LEFT):
+        function = getattr(module, word, None)
+        if function is not None:
+            monkeypatch.setattr(module, word, inspect.unwrap(function))
 
 
 def in_doubles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,6 +451,50 @@ def test_a_cache_is_copied_and_reordered_between_tokens(name: str) -> None:
         assert apart(x, y) < 1e-5
 
 
+@pytest.mark.full
+@pytest.mark.as_installed
+@pytest.mark.parametrize("name", ["qwen3_next", "kimi_linear", "olmo_hybrid", "qwen3_5"])
+def test_where_other_kernels_are_installed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fla-core transformers calls its kernels, which fail on a CPU; none of them is called."""
+    pytest.importorskip("fla")
+    model, ids = small(name), torch.randint(3, 64, (2, 21))
+    with torch.no_grad(), pytest.raises(Exception, match=r"active drivers|[Tt]riton"):
+        model(input_ids=ids)
+    asked = {"max_new_tokens": 4, "do_sample": False}
+    with use(model):
+        found = model.generate(ids, **asked)
+        logits, slopes = run(model, ids, use_cache=False)
+    with monkeypatch.context() as plainly:
+        in_pytorch(name, plainly)
+        assert torch.equal(found, model.generate(ids, **asked))
+        expected, wanted = run(model, ids, use_cache=False)
+    assert apart(logits, expected) < 1e-5 and len(slopes) == len(wanted)
+
+
+@pytest.mark.full
+@pytest.mark.as_installed
+@pytest.mark.parametrize("grads", [False, True])
+def test_a_mixer_is_one_graph(grads: bool) -> None:
+    """Of `torch.compile`: a sequence, with gradients too, and a token behind it."""
+    model = small("qwen3_next")
+    mixer, x = model.model.layers[0].linear_attn, torch.randn(2, 21, 32, requires_grad=grads)
+    with torch.set_grad_enabled(grads), use(model):
+        compiled = torch.compile(mixer, fullgraph=True, backend="aot_eager")
+        y, z = compiled(x), mixer(x)
+        assert apart(y, z) < 1e-6
+        if grads:
+            wanted = torch.autograd.grad(z.square().sum(), x)[0]
+            assert apart(torch.autograd.grad(y.square().sum(), x)[0], wanted) < 1e-6
+            return
+        past = [transformers.DynamicCache(config=model.config) for _ in range(2)]
+        for c in past:
+            mixer(x[:, :9], cache=c)
+        one = [f(x[:, 9:10], cache=c) for f, c in zip((compiled, mixer), past)]
+        assert apart(*one) < 1e-6
+        states = [c.get_recurrent_state(0) for c in past]
+        assert apart(*states) < 1e-6
+
+
 def test_what_it_says() -> None:
     model = small("mamba2")
     report = use(model)
@@ -480,6 +530,7 @@ def test_a_convolution_by_parts_is_that_of_torch(monkeypatch: pytest.MonkeyPatch
         weight = torch.randn(3, 4, taps, dtype=torch.float64, requires_grad=True)
         bias = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
         y = convolution.convolved(x, weight, bias)
+        torch.testing.assert_close(convolution._plain(x, weight, bias), y)
         padded = torch.nn.functional.pad(x.flatten(2).transpose(1, 2), (taps - 1, 0))
         flat = weight.flatten(0, 1).unsqueeze(1)
         of_torch = torch.nn.functional.conv1d(padded, flat, bias.flatten(), groups=12)

@@ -267,6 +267,24 @@ def test_what_cannot_be_cut_in_time_is_refused() -> None:
         dist.destroy_process_group()
 
 
+def test_calls_of_many_sizes_hold_no_more_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """States of calls are held by their sizes: those of the last few."""
+    torch = pytest.importorskip("torch")
+    dist = pytest.importorskip("torch.distributed")
+    monkeypatch.setattr("lacc.distributed.context.MOST", 2)
+    kernel = lacc.compile(ROOT / "examples" / "gla.la", target="c")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        shared = context_parallel(kernel, exchange="ring")
+        for rows in (1, 2, 3, 1):
+            q, k, v, g = torch.randn(4, rows, 3, 2, 4)
+            o, _ = shared(q, k, v, -g.abs())
+            assert torch.equal(o, kernel(q, k, v, -g.abs())[0])
+            assert len(shared._likes) <= 2
+    finally:
+        dist.destroy_process_group()
+
+
 def test_training_is_the_same_where_two_ranks_share_the_sequences() -> None:
     options = ["--steps=2", "--length=48", "--batch=2", "--width=32", "--depth=1"]
     alone = subprocess.run(

@@ -17,8 +17,20 @@ NEAR = 1 << 19
 def convolved(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """silu(bias + Σ weight[..., i] x[t - taps + 1 + i]), ``x`` [B, T, *C] of any strides,
     ``weight`` [*C, taps], ``bias`` [*C]; tokens before the first are 0."""
+    if torch.compiler.is_compiling():
+        return _plain(x, weight, bias)
     result: Tensor = _Convolved.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return result
+
+
+def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`convolved` in functions of torch alone, which a compiler puts together as it likes."""
+    taps, length = weight.unbind(-1), x.shape[1]
+    every = torch.cat([x.new_zeros((len(x), len(taps) - 1, *x.shape[2:])), x], 1)
+    total = every[:, :length] * taps[0]
+    for ago, tap in enumerate(taps[1:], 1):
+        total = total + every[:, ago : ago + length] * tap
+    return torch.nn.functional.silu(total if bias is None else total + bias)
 
 
 class _Convolved(torch.autograd.Function):

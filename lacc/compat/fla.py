@@ -15,7 +15,6 @@ import ast
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lacc import driver
+from lacc.compat.kept import kept
 from lacc.diagnostics import suggest
 from lacc.runtime.kernel import Kernel
 
@@ -345,12 +345,23 @@ TABLE: dict[str, tuple[Callable[[Mapping[str, Any]], Call], str, str]] = {
 __all__ = [*TABLE, "TABLE", "VERSION"]
 
 
-@cache
+KERNELS: dict[str, Kernel] = {}
+"""Those that were asked for."""
+
+
 def kernel(spec: str) -> Kernel:
     """The kernel of a variant, compiled when it is first asked for."""
+    there(spec)
+    return KERNELS[spec]
+
+
+@kept
+def there(spec: str) -> bool:
+    """Has a kernel be among those that were asked for."""
     own = files("lacc.compat") / f"{spec}.la"
     path = own if own.is_file() else files("lacc.examples") / f"{spec}.la"
-    return driver.compile(cast(Path, path), target="auto")
+    KERNELS[spec] = driver.compile(cast(Path, path), target="auto")
+    return True
 
 
 def run(name: str, given: dict[str, Any]) -> tuple[Any, Any]:

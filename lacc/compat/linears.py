@@ -5,7 +5,6 @@ Intel's.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.nn import Linear, Module
 
 from lacc.compat.fla import kernel
+from lacc.compat.kept import kept
 from lacc.runtime.building import processor
 from lacc.runtime.native import processors
 
@@ -30,7 +30,7 @@ def bare(module: Module) -> bool:
     return not any(getattr(module, word) for word in hooks) and not hasattr(module, "_hf_hook")
 
 
-@cache
+@kept
 def gains() -> bool:
     """Whether kernels multiply faster than torch on this machine."""
     there = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]

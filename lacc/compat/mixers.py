@@ -8,7 +8,6 @@ that was there, on kernels of its functions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 
 from lacc.compat.convolution import convolved
 from lacc.compat.fla import kernel
+from lacc.compat.kept import kept
 from lacc.compat.linears import bare, projected
 from lacc.compat.scans import wide
 from lacc.runtime.native_operators import looked_at
@@ -33,7 +33,7 @@ def taps_by_head(weight: Tensor, heads: int, widths: list[int]) -> Tensor:
     return torch.cat([w.view(heads, -1, w.shape[-1]) for w in kinds], 1)
 
 
-@cache
+@kept
 def number(x: float, dtype: torch.dtype) -> Tensor:
     """``x`` as a tensor, made once."""
     return torch.tensor(x, dtype=dtype)
