@@ -7,7 +7,7 @@ chunk of C tokens; "#log C" is log2 C, "#past" how many tokens came before one, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from math import log2, prod
 
@@ -16,6 +16,9 @@ Bucket = tuple[int | tuple[str, int], ...]
 Choice = tuple[str, int]
 """A mode and the tokens of a chunk."""
 
+
+CALLS_KNOWN = 1024
+"""Calls of which a plan remembers what it chose, at most."""
 
 WIDE = 32
 """The least tokens of a chunk for which products of matrices may round their factors to
@@ -62,6 +65,9 @@ class Plan:
     back: Plan | None = None
     why: tuple[str, ...] = ()
     tuned: Mapping[Bucket, Choice] = field(default_factory=dict, repr=False)
+    _chosen: dict[Hashable, Choice] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def mixed(self, faster: float) -> Plan:
         """This plan for products that are so many times faster with factors of bfloat16."""
@@ -100,11 +106,18 @@ class Plan:
             return self.by_token(T, heads, dims)
         return self.by_chunk(T if mode == "parallel" else C, T, heads, dims)
 
-    def choose(
-        self, T: int, heads: int, dims: Mapping[str, int], mode: str = "auto"
-    ) -> tuple[str, int]:
-        """The mode, or the one given, and the tokens of a chunk: T in mode parallel."""
-        T = max(T, 1)
+    def choose(self, T: int, heads: int, dims: Mapping[str, int], mode: str = "auto") -> Choice:
+        """The mode, or the one given, and the tokens of a chunk: T in mode parallel. Remembered for
+        the calls that were last."""
+        call = (T, heads, mode, *dims.items())
+        best = self._chosen.get(call)
+        if best is None:
+            if len(self._chosen) >= CALLS_KNOWN:
+                self._chosen.clear()
+            best = self._chosen[call] = self._best(max(T, 1), heads, dims, mode)
+        return best
+
+    def _best(self, T: int, heads: int, dims: Mapping[str, int], mode: str) -> Choice:
         modes = self.modes if mode == "auto" else (mode,)
         best = self.tuned.get(bucket(T, heads, dims))
         if best is not None and best[0] in modes:
