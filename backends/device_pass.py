@@ -55,6 +55,9 @@ class DevicePass(ABC, Generic[K]):
     chunks: tuple[int, ...]
     """The tokens of a chunk that kernels may be laid out for, the most first."""
 
+    may: float = 1.0
+    """How tight a kernel may be and about fit: enough not to be made otherwise."""
+
     pairs: str
     """The entries of a token that are kept of a tile of pairs, as Python."""
 
@@ -93,15 +96,21 @@ class DevicePass(ABC, Generic[K]):
     # ---- kernels ---------------------------------------------------------------------------------
 
     def _chunks(self) -> None:
-        """Kernels by the first way in which all may fit, else as for the shortest chunks."""
+        """Kernels by the first way in which all may fit, else by that in which they hold the least
+        too much, in shorter chunks if they do alike."""
         program, back = self.forward_program, from_starts(self.backward_program)
-        for way in (*self.ways, (partition, self.chunks[-1])):
+        least = inf
+        for way in self.ways:
             self.way, self.chunk = way
             with suppress(Uncuttable):
-                split = self._partitioned(program, "state") if program.loads("state") else ()
-                parts = self._partitioned(back, "dstate")
-                if all(map(self._may_fit, (*split, *parts))):
+                split_ = self._partitioned(program, "state") if program.loads("state") else ()
+                parts_ = self._partitioned(back, "dstate")
+                most = max(map(self._tight, (*split_, *parts_)))
+                if most <= least:
+                    least, split, parts, best = most, split_, parts_, way
+                if most <= self.may:
                     break
+        self.way, self.chunk = best
         self.fused = self._kernels(in_one_loop(program, "state", self.starts), "fused", False)
         self.split = self._kernels(split, "forward", False) if len(split) > 1 else []
         self.back = self._kernels(parts, "backward", True)
@@ -129,10 +138,6 @@ class DevicePass(ABC, Generic[K]):
         """What a kernel holds at once, as parts of what the chip has; without end where that is
         not known."""
         return 0.0 if self._fits(part) else inf
-
-    def _may_fit(self, part: Part) -> bool:
-        """Whether it has about all: enough not to take shorter chunks."""
-        return self._fits(part)
 
     @abstractmethod
     def _kernel(self, name: str, part: Part, *, backward: bool, remade: Program | None = None) -> K:

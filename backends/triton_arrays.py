@@ -29,6 +29,13 @@ class Place:
     strides: Mapping[str, str]
     token: str = ""
 
+    def part(self, old: str, new: str, start: str, step: int = 1) -> Place:
+        """Every ``step``-th entry along axis ``old`` from ``start`` on, as axis ``new``."""
+        stride = self.strides[old]
+        by = stride if step == 1 else f"{step} * {stride}"
+        moved = "" if start == "0" else f" + {start}{'' if stride == '1' else f' * {stride}'}"
+        return Place(f"{self.pointer}{moved}", {**self.strides, new: by}, self.token)
+
 
 class Arrays(Frame, Places[Place]):
     """``parameters`` of the kernel and arguments of its ``call``, a line for each array."""

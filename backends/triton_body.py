@@ -9,7 +9,7 @@ from lacc.backends.base import Variables
 from lacc.backends.text import SUM, Text
 from lacc.backends.triton_arrays import Arrays, load_mask
 from lacc.backends.triton_text import ELEMENTWISE, Formats, results
-from lacc.tile.program import Axes, Inst, Program
+from lacc.tile.program import Axes, Inst, Program, side_by_side, taken_apart
 from lacc.tile.rounds import SUMMED, Round
 from lacc.tile.split import VARYING
 
@@ -31,6 +31,8 @@ class Body:
         self._assigned: dict[str, Text] = {}
         self._parts: dict[int, list[str]] = {}
         self._line = 0
+        self._taken_apart = taken_apart(program)
+        self.in_parts = side_by_side(program) | self._taken_apart
         self._fixed = self._find_fixed()
         self._uses = self._find_uses()
 
@@ -41,7 +43,7 @@ class Body:
     def run(self, values: Iterable[int] | None = None) -> None:
         """Writes these values, or every one."""
         for n in range(len(self.program.body)) if values is None else values:
-            if n not in self.texts:
+            if n not in self.texts and n not in self.in_parts:
                 self._value(n, self.fixed_lines if n in self._fixed else self.each_lines)
 
     def in_rounds(self, parts: Iterable[Round]) -> None:
@@ -114,6 +116,8 @@ class Body:
                 if inst.value[0] != "cotangent" and self.kernel.may_be_none(*inst.value):
                     self.texts[n] = text  # of use below a test that it is there
                     return None
+            case "take" if inst.ins[0] in self._taken_apart:
+                text = self._load_part(inst)
             case "default":
                 return self._default(n, inst, lines)
             case "omitted":
@@ -171,6 +175,15 @@ class Body:
             zero = f"tl.zeros({k.shape(inst.axes)}, FLOAT)"
             return Text(f"{loaded} if {place.pointer} is not None else {zero}", 0)
         return Text(loaded)
+
+    def _load_part(self, inst: Inst) -> Text:
+        """What is taken along an axis, from memory."""
+        old, new, start, step = inst.value
+        whole = self.program.body[inst.ins[0]]
+        k, (kind, name) = self.kernel, whole.value
+        part = k.place(kind, name, whole.axes).part(old, new, self.formats.size(start), step)
+        address, inside = k.address(part, inst.axes)
+        return Text(f"tl.load({address}{load_mask(inside)}).to(FLOAT)")
 
     def _default(self, n: int, inst: Inst, lines: list[str]) -> None:
         """An argument, or what stands for it where it is omitted."""

@@ -15,8 +15,9 @@ from lacc.backends.triton_arrays import Arrays, Place, load_mask, store_mask
 from lacc.backends.triton_body import Body
 from lacc.backends.triton_text import MASKED
 from lacc.spec.model import Spec
+from lacc.spec.shapes import Size
 from lacc.tile.lower import Naming
-from lacc.tile.program import Axes, Program
+from lacc.tile.program import Axes, Inst, Program
 from lacc.tile.rounds import rounds
 
 BEGUN = {"state": "begun", "dstate": "dended"}
@@ -167,11 +168,12 @@ class KernelText(Arrays):
         """What becomes of an output of the program."""
         lines = self.each if lines is None else lines
         kind, _, label = name.rpartition(":")
-        axes, code = self.program.body[n].axes, body.code(n)
+        axes = self.program.body[n].axes
         if kind == "state" and label in self.what.carries:
             return
         if kind in ("param", "last") and self.what.kind != "chunk":
-            self._accumulate("dfixed" if kind == "param" else "dlast", label, axes, code)
+            total = "dfixed" if kind == "param" else "dlast"
+            self._accumulate(total, label, axes, body.code(n))
             return
         forward = {"": "y", "stored": "y", "kept": "kept"}
         backward = {"input": "dx", "stored": "dx", "kept": "kept", "param": "dfixed"}
@@ -184,7 +186,24 @@ class KernelText(Arrays):
             guards.append(f"{self._base(place)} is not None")
             if self.by_token:
                 guards.append("step % CHUNK == 0")
-        self._store(lines, place, axes, code, guards)
+        if n in body.in_parts:
+            self._store_parts(lines, place, self.program.body[n], body, guards)
+        else:
+            self._store(lines, place, axes, body.code(n), guards)
+
+    def _store_parts(
+        self, lines: list[str], place: Place, inst: Inst, body: Body, guards: Iterable[str]
+    ) -> None:
+        """The parts of a value, one behind the other along an axis."""
+        whole, own = inst.value
+        start = Size.of(0)
+        for i, axis in zip(inst.ins, own):
+            have = self.program.body[i].axes
+            axes = tuple(axis if a == whole else a for a in inst.axes)
+            code = body.formats.wide(body.texts[i], have, axes).code
+            part = place.part(whole, axis, body.formats.size(start))
+            self._store(lines, part, axes, code, guards)
+            start = start + self.program.sizes[axis]
 
     @staticmethod
     def _base(place: Place) -> str:

@@ -12,7 +12,7 @@ from lacc.runtime.launching import Workload, tightness, total
 from lacc.tile.cuts import cut
 from lacc.tile.fit import Fit
 from lacc.tile.pad import fill_padding
-from lacc.tile.partition import Part, Partitioner
+from lacc.tile.partition import Part, Partitioner, with_features_apart
 from lacc.tile.program import Program
 
 LARGEST = 140
@@ -23,19 +23,18 @@ class TritonPass(DevicePass[KernelText]):
     """The Triton kernels of one pass over time, or of one token."""
 
     chunks = CHUNKS
+    may = MAY / CLOSE
     pairs = "block(run.C, 16)"
 
     @property
     def ways(self) -> tuple[tuple[Partitioner, int], ...]:
         """Cut kernels hold less in shorter chunks, too: they are laid out for the longest."""
+        apart = ((with_features_apart, chunk) for chunk in self.chunks)
         small = len(self.backward_program.body) <= LARGEST
-        return (*super().ways, *([(cut, self.chunks[0])] if small else []))
+        return (*super().ways, *apart, *([(cut, self.chunks[0])] if small else []))
 
     def _fits(self, part: Part) -> bool:
         return self._tight(part) <= 1
-
-    def _may_fit(self, part: Part) -> bool:
-        return self._tight(part) * CLOSE <= MAY
 
     def _tight(self, part: Part) -> float:
         ready = finished(part, self._wide, spare=self.way is cut)

@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from lacc.ir.graph import cheapest_cut
+from lacc.ir.graph import Uncuttable, cheapest_cut
 from lacc.ir.ops import OPS
 from lacc.spec.shapes import Size
+from lacc.tile.features import Phases, features_apart
 from lacc.tile.free_axes import free_axes
 from lacc.tile.operands import only_products
 from lacc.tile.ops import TILE_OPS
@@ -112,6 +113,19 @@ def _carried(program: Program, carried: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*program.loads(carried), *outs)))
 
 
+def with_features_apart(
+    program: Program,
+    carried: str,
+    dims: Mapping[str, int],
+    starts: Collection[str],
+    chunk: int = 64,
+    tight: Tight = lambda part: 0.0,
+) -> tuple[Part, ...]:
+    """As `partition`, features and their gradients in kernels of their own; `Uncuttable` where
+    there are none."""
+    return _FeaturesApart(program, carried, dims, starts, chunk, tight).parts()
+
+
 class Partition:
     def __init__(
         self,
@@ -125,8 +139,8 @@ class Partition:
         self.program, self.body, self.carried = program, program.body, carried
         self.dims, self.chunk, self.tight = dims, chunk, tight
         self.in_order = IN_ORDER[0]
-        found, self.loops = phases(program, carried)
-        self.phase = list(found)
+        found, self.loops, self.apart = self._phases(program, carried)
+        self.phase = found
         for n, inst in enumerate(self.body):
             late = inst.op in SERIAL or any(self.phase[i] != FIXED for i in inst.ins)
             if self.phase[n] == FIXED and late:
@@ -148,7 +162,13 @@ class Partition:
         for number, group in enumerate(self.loops):
             if name.removeprefix("state:") in group and name.startswith("state:"):
                 return 2 * number + 1
-        return self.phase[n] if self.phase[n] % 2 and self.phase[n] != FIXED else self.last
+        if self.phase[n] % 2 and self.phase[n] != FIXED:
+            return self.phase[n]
+        return max(self.phase[n], self.last - 2 * (self.loops[-1:] == ((),)))
+
+    def _phases(self, program: Program, carried: str) -> Phases:
+        found, loops = phases(program, carried)
+        return [*found], loops, frozenset()
 
     def parts(self) -> tuple[Part, ...]:
         """Every kernel in order; what a later one needs is asked of the earlier ones first."""
@@ -288,6 +308,7 @@ class Partition:
         earlier kernel has to do only for that. One in the same phase does nothing only for that: it
         was cut off to hold less.
         """
+        barred = {*barred, *(n for n in self.apart if self.phase[n] < phase)}
         asked = {n for p, r in self.roots.items() if p < phase for n in r.values()}
         known = set(self._below([*before, *asked, *self._serial_before(phase)], ()))
         wanted = {i for n in own for i in self.body[n].ins if i not in own}
@@ -378,3 +399,11 @@ class Partition:
         flops = row.flops if row is not None else TILE_OPS[inst.op].flops
         weight = self.in_order if phase % 2 else 1.0
         return points / self.chunk * flops * serial / FLOPS_A_BYTE * weight
+
+
+class _FeaturesApart(Partition):
+    def _phases(self, program: Program, carried: str) -> Phases:
+        found = features_apart(program, carried)
+        if found is None:
+            raise Uncuttable
+        return found

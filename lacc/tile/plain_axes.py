@@ -23,7 +23,9 @@ def _apart(program: Program, old: str, new: str) -> bool:
     if any(new in program.body[n].axes for n in program.outs.values()):
         return False
     for inst in program.body:
-        if inst.op == "rename" and {*inst.value} <= {(old, new), (new, old)}:
+        if inst.op == "rename" and {(old, new), (new, old)} & {*inst.value}:
+            if any(len({*pair} & {old, new}) == 1 for pair in inst.value):
+                return False
             continue
         axes = {*inst.axes}.union(*(program.body[i].axes for i in inst.ins))
         moved = inst.op not in SUMMED and isinstance(inst.value, tuple) and new in axes
@@ -37,12 +39,14 @@ def _without(program: Program, old: str, new: str) -> Program:
     done: list[int] = []
     for inst in program.body:
         ins = tuple(done[i] for i in inst.ins)
-        if inst.op == "rename" and {*inst.value} <= {(old, new), (new, old)}:
-            done.append(ins[0])
-            continue
         value = inst.value
+        axes = tuple(old if a == new else a for a in inst.axes)
+        if inst.op == "rename":
+            value = tuple(pair for pair in value if {*pair} != {old, new})
+            if not value:
+                done.append(f.arrange(ins[0], axes))
+                continue
         if inst.op in SUMMED:
             value = tuple(old if a == new else a for a in inst.value or ())
-        axes = tuple(old if a == new else a for a in inst.axes)
         done.append(f.emit(replace(inst, ins=ins, value=value or inst.value, axes=axes)))
     return f.finish({name: done[n] for name, n in program.outs.items()})

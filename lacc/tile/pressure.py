@@ -15,9 +15,9 @@ from math import prod
 
 from lacc.ir.ops import OPS
 from lacc.spec.shapes import Size
-from lacc.tile.fit import Fit, Lengths, Polynomial, Tile, Tiles
+from lacc.tile.fit import Fit, Lengths, Polynomial, Tile, Tiles, size
 from lacc.tile.ops import TILE_OPS
-from lacc.tile.program import TIME, Axes, Inst, Program, numbers
+from lacc.tile.program import TIME, Axes, Inst, Program, numbers, side_by_side, taken_apart
 from lacc.tile.rounds import Round, rounds
 
 TEMPORARIES: Mapping[str, tuple[float, float]] = {
@@ -37,6 +37,9 @@ TEMPORARIES: Mapping[str, tuple[float, float]] = {
     "scan": (1, 0),
     "scan_back": (1, 0),
     "tropical": (1, 0),
+    "concat": (3, 0),
+    **dict.fromkeys(("fold", "take", "roll"), (1, 0)),
+    "unfold": (5, 0),
 }
 """Tiles that the device function of an op holds beside its operands and its result: as large as its
 largest operand, and of pairs of tokens."""
@@ -66,7 +69,7 @@ SAME = ("rename", "expand", "levels", "within", "instead", "through_time", "defa
 
 GRID = {"t": (16, 64, 128), "/": (16, 64)}
 DIM = (16, 128)
-"""Entries along axes for which one of several sets of tiles may be the largest."""
+"""Entries along axes, and dims, for which one of several sets of tiles may be the largest."""
 
 
 def fit(
@@ -111,18 +114,19 @@ class _Pressure:
         self.body = program.body
         self.end = len(program.body)
         self.numbers = numbers(program)
+        self.in_parts = side_by_side(program) | taken_apart(program)
 
     def fit(self) -> Fit:
         """All of it."""
         used = dict.fromkeys(a for inst in self.body for a in inst.axes if a not in TIME)
-        sizes = [self.program.sizes[a] for a in used]
+        sizes = {str(size): polynomial(size) for size in (self.program.sizes[a] for a in used)}
         points = [self._alive(now) for now in range(self.end)]
         return Fit(
             kind=self.kind,
             split=str(self.program.sizes[self.split]) if self.split else "",
-            sizes={str(size): polynomial(size) for size in sizes},
-            registers=fullest(registers for registers, _ in points),
-            shared=fullest(shared for _, shared in points),
+            sizes=sizes,
+            registers=fullest((registers for registers, _ in points), sizes),
+            shared=fullest((shared for _, shared in points), sizes),
             loads=counted((1, self._tile(n)) for n in range(self.end) if self._moved(n)),
             stores=counted((1, self._tile(n)) for n in self._stored),
             products=counted(self._work(True)),
@@ -142,7 +146,7 @@ class _Pressure:
         return max(
             (
                 sum(own[n] for n in self._held[now] - only)
-                + sum(count * entries(tile) for count, tile in self._temporary(self.body[now]))
+                + sum(count * entries(tile) for count, tile in self._temporary(now))
                 for now in range(self.end)
             ),
             default=0.0,
@@ -236,7 +240,7 @@ class _Pressure:
         stored = {self._place[n]: n for n in self._stored}
         found = {}
         for n, users in enumerate(self._users):
-            if self._place[n] != n or n in self.numbers:
+            if self._place[n] != n or n in self.numbers or n in self.in_parts:
                 continue
             last = max([*users, stored.get(n, n)])
             if last != n and self._replaces(last):
@@ -294,7 +298,7 @@ class _Pressure:
         inst = self.body[now]
         if self._multiplies(now):
             shared += {*inst.ins} - {*shared}
-        temporary = list(self._temporary(inst))
+        temporary = list(self._temporary(now))
         return (
             counted([*((1.0, self._laid[n]) for n in registers), *temporary]),
             counted((1.0, self._tile(n)) for n in shared),
@@ -308,7 +312,10 @@ class _Pressure:
             for n, tile in enumerate(self._tiles)
         ]
 
-    def _temporary(self, inst: Inst) -> Iterator[tuple[float, Tile]]:
+    def _temporary(self, n: int) -> Iterator[tuple[float, Tile]]:
+        inst = self.body[n]
+        if not self.in_parts.isdisjoint((n, *inst.ins)):
+            return
         large, pairs = TEMPORARIES.get(inst.op, (0, 0))
         if inst.op in MEETING and self.body[inst.ins[-1]].value[1]:
             large += 1
@@ -320,8 +327,8 @@ class _Pressure:
         return bool(self.rounds) and any(self.split in self.body[i].axes for i in inst.ins)
 
     def _largest(self, inst: Inst) -> Tile:
-        """The largest of operands and result: of those alike one with channels."""
-        every = [*(self.body[i].axes for i in inst.ins), inst.axes]
+        """The largest of operands and result: of those alike one with channels, or the result."""
+        every = [inst.axes, *(self.body[i].axes for i in inst.ins)]
         return self._named(max(every, key=lambda axes: (len(axes), len({*axes} - {*TIME}))))
 
     # ---- what is done ----------------------------------------------------------------------------
@@ -359,8 +366,9 @@ def counted(given: Iterable[tuple[float, Tile]]) -> Tiles:
     return tuple((float(count), tile) for tile, count in sorted(total.items()) if count)
 
 
-def fullest(points: Iterable[Tiles]) -> tuple[Tiles, ...]:
-    """Those of the sets of tiles that are the largest for some lengths of their axes."""
+def fullest(points: Iterable[Tiles], sizes: Mapping[str, Polynomial]) -> tuple[Tiles, ...]:
+    """Those of the sets of tiles that are the largest for some lengths of their axes, of which
+    ``sizes`` says how they follow from dims."""
     every = {tiles: {tile: count for count, tile in tiles} for tiles in points if tiles}
     sets = [
         tiles
@@ -368,11 +376,14 @@ def fullest(points: Iterable[Tiles]) -> tuple[Tiles, ...]:
         if not any(own != other and covers(other, own) for other in every.values())
     ]
     names = sorted({a for tiles in sets for _, tile in tiles for a in tile} - {"~"})
+    known = {name: sizes[name] for name in names if name not in GRID}
+    dims = {dim for terms in known.values() for _, term in terms for dim in term}
+    free = sorted(dims | {*names} - known.keys())
     found: dict[Tiles, None] = {}
-    for entries in product(*(GRID.get(name, DIM) for name in names)):
-        at = Lengths(dict(zip(names, entries)))
-        if sets:
-            found[max(sets, key=at.entries)] = None
+    for entries in product(*(GRID.get(name, DIM) for name in free)) if sets else ():
+        at = dict(zip(free, entries))
+        axes = at | {name: max(1, size(terms, at)) for name, terms in known.items()}
+        found[max(sets, key=Lengths(axes).entries)] = None
     return tuple(found)
 
 

@@ -69,6 +69,26 @@ class Program:
         return "\n".join(lines)
 
 
+def side_by_side(program: Program) -> frozenset[int]:
+    """Values that are only stored and put together of parts: each part is stored where it belongs,
+    and no kernel holds the whole."""
+    used = {i for inst in program.body for i in inst.ins}
+    return frozenset(
+        n for n in program.outs.values() if program.body[n].op == "concat" and n not in used
+    )
+
+
+def taken_apart(program: Program) -> frozenset[int]:
+    """Kept values of which parts are taken and nothing else: each part is loaded by itself."""
+    users: dict[int, set[str]] = {}
+    for inst in program.body:
+        for i in inst.ins:
+            users.setdefault(i, set()).add(inst.op)
+    return frozenset(n for n in program.loads("kept").values() if users.get(n) == {"take"}) - {
+        *program.outs.values()
+    }
+
+
 def shown(op: str, value: Any) -> str:
     """What an op needs besides tiles, in words: axes, names and numbers; "" for nothing."""
     match op, value:
