@@ -185,9 +185,11 @@ def test_a_state_through_summaries_is_that_of_the_whole(name: str) -> None:
             assert np.abs(start[n] - y).max() <= 1e-12 * (1 + np.abs(y).max()), n
 
 
+@pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("name", ["gated_deltanet", "hgrn", "mlstm", "nonlinear_delta"])
-def test_results_go_where_a_caller_wants_and_states_are_found_alone(name: str) -> None:
-    """Outputs and gradients in views of one head of three, the first call and those behind it."""
+def test_results_go_where_a_caller_wants_and_states_are_found_alone(name: str, keeps: bool) -> None:
+    """Outputs and gradients in views of one head of three, the first call and those behind it; of
+    calls that are known, with the states that chunks start from kept for the gradients."""
     torch = pytest.importorskip("torch")
     path = ROOT / "examples" / f"{name}.la"
     dims = dict.fromkeys(lacc.load(path).dims, 5)
@@ -201,12 +203,14 @@ def test_results_go_where_a_caller_wants_and_states_are_found_alone(name: str) -
     cotangents = {"cotangent": torch.ones_like(outputs), "state_cotangent": end}
     gradients = kernel.vjp(**x, initial_state=start, **cotangents)
     (output,) = kernel.signature.outputs
-    for _ in range(4):
+    for time in range(7):
         whole = {n: torch.full_like(y, torch.nan) for n, y in every.items()}
         whole["o"] = torch.full((*outputs.shape[:2], 3, *outputs.shape[3:]), torch.nan).double()
         place = {n: y[:, :, 1:2] for n, y in whole.items()}
-        state = kernel.fill({output.name: place["o"]}, x, initial_state=start)
-        first = kernel.fill_gradients(place, x, initial_state=start, **cotangents)
+        kept: list[Any] = []
+        keep = kept if keeps else None
+        state = kernel.fill({output.name: place["o"]}, x, keep=keep, initial_state=start)
+        first = kernel.fill_gradients(place, x, kept=kept, initial_state=start, **cotangents)
         found = {"o": (place["o"], outputs)} | {n: (place[n], gradients[n]) for n in x}
         found |= {"end": (state[0], end[0]), "begin": (first[0], gradients["initial_state"][0])}
         for n, (a, b) in found.items():
@@ -215,6 +219,7 @@ def test_results_go_where_a_caller_wants_and_states_are_found_alone(name: str) -
         ended = kernel.end(x, initial_state=start)
         begun = kernel.begin(x, initial_state=start, **cotangents)
         plain = name in ("gated_deltanet", "hgrn")
+        assert bool(kept) == (keeps and name != "mlstm" and time > 1)
         assert (ended is not None) == (name != "mlstm")
         assert (begun is not None) == plain
         if ended is not None:

@@ -220,7 +220,8 @@ class Shared:
         values, wanted = given.values, given.wanted
         if exchange == "ring":
             like = self._like(given)
-            return Ring(self.kernel, self.ranks, values, blocks, valid, options, like)
+            learns = bool(given.wanted)
+            return Ring(self.kernel, self.ranks, values, blocks, valid, options, like, learns)
         rounds = self._summaries()
         return Summarized(self.kernel, self.ranks, values, rounds, valid, options, wanted)
 

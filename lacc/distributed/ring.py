@@ -5,8 +5,8 @@ Sequences and heads are independent: a call is cut into blocks of them that go t
 through a pipeline (while rank 1 has the first block, rank 0 has the second). Whatever has a step
 can be run so, linear in its state or not. With n blocks on R ranks, n of n + R - 1 turns are busy,
 of which another is saved where the first block's state, and its cotangent on the way back, are
-found alone. Blocks write into views of the whole; backward keeps no more than the states that
-blocks began with, and makes those of chunks again.
+found alone. Blocks write into views of the whole. For backward each keeps the state that it began
+with, and on the target c those that its chunks did, so that no rank makes them twice.
 
 Handing states from rank to rank is LASP's way (Sun et al. 2024, arXiv:2404.02882), the pipeline
 GPipe's (Huang et al. 2019, arXiv:1811.06965).
@@ -114,9 +114,9 @@ class Ring:
 
     ``values`` are those of the kernel's signature by name, ``options`` keywords of it that hold for
     every block; ``valid`` is cut into blocks as inputs are. ``like`` has the outputs and the state
-    of the whole call as it is without tokens. The first block's state, and its cotangent, are found
-    alone where the kernel can do that, so that other ranks wait for less; the block itself comes
-    last.
+    of the whole call as it is without tokens; ``learns``: backward comes next. The first block's
+    state, and its cotangent, are found alone where the kernel can do that, so that other ranks wait
+    for less; the block itself comes last.
     """
 
     kernel: Kernel
@@ -126,12 +126,14 @@ class Ring:
     valid: Any
     options: Mapping[str, Any]
     like: Tensors
+    learns: bool
 
     def __post_init__(self) -> None:
         self.outputs = self.kernel.signature.outputs
         self.fields = self.kernel.signature.states
         self.begun: list[Tensors] = [{} for _ in self.blocks]
         self.ended: list[Tensors] = [{} for _ in self.blocks]
+        self.kept: list[list[Any]] = [[] for _ in self.blocks]
         self.back = f"the gradients of {self.ranks.doing}"
 
     def forward(self, tensors: Tensors, start: Tensors) -> tuple[Tensors, Tensors]:
@@ -233,7 +235,9 @@ class Ring:
         """The state behind a block, whose outputs are put in their places."""
         block = self.blocks[i]
         places = {o.name: outputs[o.name][block.of(o)] for o in self.outputs}
-        state = self.kernel.fill(places, self._of(block, tensors), **self._keywords(i))
+        keep = self.kept[i] if self.learns else None
+        given = self._of(block, tensors)
+        state = self.kernel.fill(places, given, keep=keep, **self._keywords(i))
         self.ended[i] = dict(state._asdict())
         return self.ended[i]
 
@@ -264,7 +268,8 @@ class Ring:
             place = x[block.of(self.values[name])]
             places[name] = place.new_empty(place.shape) if name in shared else place
         given = self._of(block, tensors)
-        first = self.kernel.fill_gradients(places, given, **pulled, **self._keywords(i))
+        options = {**pulled, **self._keywords(i)}
+        first = self.kernel.fill_gradients(places, given, kept=self.kept[i], **options)
         for name in shared:
             gradients[name][block.of(self.values[name])] += places[name]
         return {} if first is None else dict(first._asdict())

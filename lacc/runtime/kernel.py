@@ -117,23 +117,39 @@ class Kernel:
         gradients: dict[str, Any] = self._vjp(arguments, **self._moded(options))
         return gradients
 
-    def fill(self, outputs: Mapping[str, Any], arguments: Arrays, **options: Any) -> Any:
+    def fill(
+        self,
+        outputs: Mapping[str, Any],
+        arguments: Arrays,
+        *,
+        keep: list[Any] | None = None,
+        **options: Any,
+    ) -> Any:
         """The state of a call whose outputs, all of them by name, are written into arrays or
-        tensors of the caller, of any strides; ``options`` are those of a call. Autograd sees
-        nothing of it."""
+        tensors of the caller, of any strides; ``options`` are those of a call. To ``keep``, a list,
+        goes what `fill_gradients` need not compute again, where the target has such a thing and
+        knows the call. Autograd sees nothing of it."""
         placed = [outputs[o.name] for o in self.signature.outputs]
         given = {a.name: arguments.get(a.name) for a in self.signature.arguments}
-        _, state = self._placed(given, **{**FORWARD, **self._moded(options)}, placed=placed)
+        options = {**FORWARD, **self._moded(options)}
+        _, state = self._placed(given, **options, placed=placed, keep=keep)
         return state
 
     def fill_gradients(
-        self, gradients: Mapping[str, Any], arguments: Arrays, **options: Any
+        self,
+        gradients: Mapping[str, Any],
+        arguments: Arrays,
+        *,
+        kept: Sequence[Any] = (),
+        **options: Any,
     ) -> Any:
         """As `fill` what `vjp` gives: ``gradients`` of all inputs and params that are there are
-        written. Gives that of the initial state, None where none was given."""
+        written; ``kept`` is what the call has put aside. Gives that of the initial state, None
+        where none was given."""
         given = {a.name: arguments.get(a.name) for a in self.signature.arguments}
         placed = [gradients[name] for name in self._learnt(given)]
-        found = self._placed_vjp(given, **{**BACK, **self._moded(options)}, placed=placed)
+        options = {**BACK, **self._moded(options)}
+        found = self._placed_vjp(given, **options, placed=placed, kept=kept)
         return found.get("initial_state")
 
     def end(self, arguments: Arrays, **options: Any) -> Any:
@@ -152,14 +168,18 @@ class Kernel:
         every = (a.name for a in self.signature.arguments if a.role != "buffer")
         return [name for name in every if arguments[name] is not None]
 
-    def _copied(self, arguments: Arrays, placed: Sequence[Any], **options: Any) -> Any:
-        """A call whose outputs are copied to where they are placed."""
+    def _copied(
+        self, arguments: Arrays, placed: Sequence[Any], keep: object, **options: Any
+    ) -> Any:
+        """A call whose outputs are copied to where they are placed; nothing is kept of it."""
         outputs, state = self._forward(arguments, **options)
         for x, y in zip(placed, outputs if len(placed) > 1 else (outputs,)):
             x[...] = y
         return outputs, state
 
-    def _copied_vjp(self, arguments: Arrays, placed: Sequence[Any], **options: Any) -> Arrays:
+    def _copied_vjp(
+        self, arguments: Arrays, placed: Sequence[Any], kept: object, **options: Any
+    ) -> Arrays:
         """Gradients that are copied to where they are placed."""
         found: Arrays = self._vjp(arguments, **options)
         for name, x in zip(self._learnt(arguments), placed):

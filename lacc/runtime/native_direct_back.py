@@ -81,10 +81,12 @@ def prepared_back(
     begins: bool,
     given: list[Any],
     placed: Sequence[Any] = (),
+    kept: Sequence[Any] = (),
 ) -> Prepared | None:
     """The calls of a spec of one pass without params, None of others. ``given`` are arguments,
-    initial states, cotangents of outputs and of final states; results are the gradients of inputs,
-    which may be ``placed``, and with ``begins`` of initial states."""
+    initial states, cotangents of outputs and of final states, and what the call has ``kept``;
+    results are the gradients of inputs, which may be ``placed``, and with ``begins`` of initial
+    states."""
     found = one_pass(direct, asked, given)
     if found is None:
         return None
@@ -97,12 +99,14 @@ def prepared_back(
     if begins:
         every = direct.signature.states
         made |= {f"dbegun {s.name}": empty(args, s, args.dtype) for s in every}
-    length = EVERY if call.by_token else call.C
-    lead = (run.B, -(-run.T // length), run.H)
     begun = named(direct, "begun", arrays, direct.states)
-    shapes = {f"start {name}": (*lead, *call.state[name].shape[2:]) for name in walk.states}
+    shapes = chunks(call, walk)
     heads = heads_together(sum(map(prod, shapes.values())) * run.dtype.itemsize, run.H)
     memory = {n: np.empty((*s[:2], heads, *s[3:]), run.dtype) for n, s in shapes.items()}
+    if kept:
+        if [x.shape for x in kept] != [*shapes.values()]:
+            return None
+        heads, memory = run.H, dict(zip(shapes, kept))
     starts = {n: as_strided(x, shapes[n], x.strides) for n, x in memory.items()}
     dbegun = named(direct, "dbegun", made, direct.states)  # 0 where a field is not given
     call.state = begun
@@ -116,16 +120,47 @@ def prepared_back(
         {},
         {name: d if begun[name] is not None else None for name, d in dbegun.items()},
     )
-    both = [(f"keep_{walk.number}", forth), (f"backward_{walk.number}", back)]
+    both = [(f"keep_{walk.number}", forth)] if not kept else []
+    both.append((f"backward_{walk.number}", back))
     firsts = range(0, run.H, heads)
     tables = [(way, table.from_head(first)) for first in firsts for way, table in both]
     results = [name for name in made if name not in into]
-    lying = arrays | made | memory
-    ready = bound(walk.library, call, tables, lying, into, results, [*memory], heads)
+    lying = arrays | memory | made if kept else arrays | made | memory
+    between = [] if kept else [*memory]
+    ready = bound(walk.library, call, tables, lying, into, results, between, heads)
     if ready is not None:
         unmade = {f"dbegun {name}" for name, x in begun.items() if x is None}
         ready.cleared = frozenset(n for n, name in enumerate(results) if name in unmade)
     return ready
+
+
+def chunks(call: Call, walk: Native) -> dict[str, tuple[int, ...]]:
+    """The shapes of the states that chunks start from."""
+    length, run = EVERY if call.by_token else call.C, call.run
+    lead = (run.B, -(-run.T // length), run.H)
+    return {f"start {name}": (*lead, *call.state[name].shape[2:]) for name in walk.states}
+
+
+def prepared_kept(
+    direct: Direct, asked: tuple[str, int | None], given: list[Any], placed: Sequence[Any]
+) -> Prepared | None:
+    """The call of a spec of one pass whose gradient is next, None of others: outputs are
+    ``placed``, results are final states, then those that chunks start from. ``given`` are arguments
+    and initial states."""
+    found = one_pass(direct, asked, given)
+    if found is None:
+        return None
+    args, call, walk = found
+    arrays = taken(direct, given) | {f"out {n}": x for n, x in zip(direct.outputs, placed)}
+    made = {f"ended {s.name}": empty(args, s, args.dtype) for s in direct.signature.states}
+    shapes, call.keep = chunks(call, walk), False  # outputs are wanted here
+    starts = {name: np.empty(shape, call.run.dtype) for name, shape in shapes.items()}
+    call.outputs = named(direct, "out", arrays, direct.outputs)
+    call.state = named(direct, "begun", arrays, direct.states)
+    forth = walk.taken(call, named(direct, "ended", made, direct.states), [*starts.values()])
+    into, results = [f"out {name}" for name in direct.outputs], [*made, *starts]
+    every = arrays | made | starts
+    return bound(walk.library, call, [(walk.way, forth)], every, into, results, [])
 
 
 def prepared_end(

@@ -18,7 +18,12 @@ import numpy as np
 from lacc.runtime.calls import forward, step, vjp
 from lacc.runtime.contract import Arrays, Core, Signature, record
 from lacc.runtime.native_direct import Direct, Prepared, array_key, tensor_key
-from lacc.runtime.native_direct_back import prepared_back, prepared_begin, prepared_end
+from lacc.runtime.native_direct_back import (
+    prepared_back,
+    prepared_begin,
+    prepared_end,
+    prepared_kept,
+)
 from lacc.runtime.native_operators import (
     Operators,
     array_of,
@@ -63,17 +68,22 @@ class Host:
         debug: bool,
         state_dtype: Any,
         placed: Sequence[Any] = (),
+        keep: list[Any] | None = None,
     ) -> Any:
-        """(outputs, state) of whole sequences; outputs go where they are ``placed``."""
+        """(outputs, state) of whole sequences; outputs go where they are ``placed``. To ``keep``
+        goes then what `vjp` need not compute again, where there is such a thing."""
         state, key = self.listed(initial_state), None
         plain = cu_seqlens is None and valid is None and state_dtype is None and not debug
         plain = plain and type(mode) is str and (chunk is None or type(chunk) is int)
         if plain and state is not None and not compiling():
             given = [*arguments.values(), *state]
-            asked = (mode, chunk, initial_state is None)
+            asked = (mode, chunk, initial_state is None, keep is not None)
             key, found = self.direct.call(asked, given, None, placed=placed)
             if found is not None:
                 changed(placed)
+                if keep is not None:
+                    keep += found[len(self.fields) :]
+                    found = found[: len(self.fields)]
                 return self.given_back([*placed, *found])
         if state is None or not any(map(is_tensor, arguments.values())):
             result = forward(
@@ -106,8 +116,11 @@ class Host:
         if key is not None:
             arrays, tensors = [*map(array_of, given)], any(map(is_tensor, given))
             places = [*map(array_of, placed)]
-            prepare = partial(self.direct.prepared, (mode, chunk), arrays, None, placed=places)
-            self.direct.remember(key, prepare, tensors)
+            plainly = partial(self.direct.prepared, (mode, chunk), arrays, None, placed=places)
+            kept = partial(prepared_kept, self.direct, (mode, chunk), arrays, places)
+            self.direct.remember(
+                key, plainly if keep is None else lambda: kept() or plainly(), tensors
+            )
         return result
 
     def run(
@@ -276,15 +289,17 @@ class Host:
         mode: str,
         chunk: int | None,
         placed: Sequence[Any] = (),
+        kept: Sequence[Any] = (),
     ) -> Arrays:
-        """Gradients by name; those of inputs and params go where they are ``placed``."""
+        """Gradients by name; those of inputs and params go where they are ``placed``. The call may
+        have ``kept`` something for them."""
         begun, ends, key = self.listed(initial_state), self.listed(state_cotangent), None
         pulled, begins = self.pulled(cotangent), initial_state is not None
         plain = cu_seqlens is None and valid is None and type(mode) is str
         plain = plain and (chunk is None or type(chunk) is int) and not self.direct.attends
         if plain and None not in (pulled, begun, ends) and not compiling():
-            given = [*arguments.values(), *(begun or ()), *(pulled or ()), *(ends or ())]
-            asked = ("vjp", mode, chunk, begins)
+            given = [*arguments.values(), *(begun or ()), *(pulled or ()), *(ends or ()), *kept]
+            asked = ("vjp", mode, chunk, begins, len(kept))
             key, done = self.direct.call(asked, given, None, placed=placed)
             if done is not None:
                 changed(placed)
@@ -312,8 +327,9 @@ class Host:
             found |= zip(there, placed)
         if key is not None:
             arrays, tensors = [*map(array_of, given)], any(map(is_tensor, given))
-            places = [*map(array_of, placed)]
-            prepare = partial(prepared_back, self.direct, (mode, chunk), begins, arrays, places)
+            places, start = [*map(array_of, placed)], len(given) - len(kept)
+            parts = arrays[:start], places, arrays[start:]
+            prepare = partial(prepared_back, self.direct, (mode, chunk), begins, *parts)
             self.direct.remember(key, prepare, tensors)
         return found
 
