@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 
 from lacc.backends.c_body import Body, Group, Statement
+from lacc.backends.c_ready import multiplies
 from lacc.backends.c_text import words
 from lacc.backends.c_values import ALIASES, MEMORY, RESULTS, View, identity
 from lacc.backends.cuda_barriers import Step, Touch
@@ -24,7 +25,7 @@ OPERANDS = "operands"
 READING = words("prefix suffix whole prefix_pull suffix_pull whole_pull")
 """What does without pairs of tokens; others of decays may add these to them."""
 
-CHEAP = words("load prefix suffix")
+CHEAP = words("load prefix suffix contract")
 """Ops whose results are made again rather than held, as what is computed entry by entry is."""
 
 CALLED = re.compile(r"\b(\w+)(?:<\d+>)?\(")
@@ -265,9 +266,10 @@ class CudaBody(Body):
         room = sum(evaluated(size, sizes) for size in rooms)
         makes = self.places(statement.makes)
         ops = {self.body[n].op for n in statement.makes}
+        product = any(multiplies(self.program, self.body[n]) for n in statement.makes)
         cheap = bool(ops & CHEAP) or not ops & (MEMORY | RESULTS)
         alone = len(makes) == 1 and not makes & self.sums and all(map(self.tile, statement.makes))
-        return Piece(makes, self.places(statement.reads), room, cheap and alone)
+        return Piece(makes, self.places(statement.reads), room, cheap and alone, product)
 
     def places(self, values: Iterable[int]) -> frozenset[str]:
         """The tiles of values, and the variables of those that each thread has for itself."""

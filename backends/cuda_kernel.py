@@ -15,18 +15,15 @@ from lacc.backends.cuda_arrays import Argument
 from lacc.backends.cuda_barriers import Step, place_barriers, steps, stretches, text
 from lacc.backends.cuda_body import OPERANDS
 from lacc.backends.cuda_places import Tile, parted, placed
-from lacc.backends.cuda_steps import BLOCK, GOAL, TOKENS, CudaSteps
+from lacc.backends.cuda_steps import BLOCK, GOAL, MOST, TOKENS, CudaSteps
 from lacc.backends.cuda_work import operations
 from lacc.backends.device_kernel import KernelSpec
-from lacc.plan.devices import device_named
-from lacc.runtime.cuda_arena import OPERANDS as STAGED
-from lacc.runtime.cuda_arena import REAL, arena, evaluated
+from lacc.runtime.cuda_arena import arena, evaluated
 from lacc.runtime.cuda_choosing import Work
 from lacc.spec.model import Spec
 
-DEVICE, BLOCKS = "sm_90", (128, 64, 32)
-"""The device in whose shared memory tiles should fit, and the entries of the axis that blocks share
-at which they should."""
+BLOCKS = (128, 64, 32)
+"""The entries of the axis that blocks share at which tiles should fit."""
 
 
 class CudaKernel(CudaSteps):
@@ -79,8 +76,7 @@ class CudaKernel(CudaSteps):
             for wide in (True, False)
             for block in (BLOCKS if self.split.axis else BLOCKS[:1])
         ]
-        limit = (device_named(DEVICE).shared - STAGED) // REAL
-        return [*placed(order, settings, limit), *spare]
+        return [*placed(order, settings, MOST), *spare]
 
     def arena(self, chunk: int, block: int) -> int:
         """Bytes of all tiles of a block and of what its products are staged in, in chunks of so

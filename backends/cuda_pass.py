@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from math import prod
 
 from lacc.backends.base import tuple_code, tuple_text
 from lacc.backends.c_ready import for_c
 from lacc.backends.cuda_decode import CudaDecode, layouts_of
-from lacc.backends.cuda_kernel import BLOCKS, DEVICE, CudaKernel
+from lacc.backends.cuda_kernel import BLOCKS, CudaKernel
+from lacc.backends.cuda_steps import DEVICE
 from lacc.backends.device_kernel import KernelSpec, host_size
 from lacc.backends.device_pass import DevicePass
 from lacc.plan.devices import device_named
@@ -17,12 +19,12 @@ from lacc.spec.model import Spec
 from lacc.tile.derive import Pair
 from lacc.tile.free_axes import free_axes
 from lacc.tile.order import scheduled
-from lacc.tile.partition import WIDTH, Part
+from lacc.tile.partition import WIDTH, Part, Partitioner, Tight, partition
 from lacc.tile.program import TIME, Program
 from lacc.tile.rewrite import meet_once
 
-CHUNKS = (64,)
-"""Tokens of a chunk that kernels are laid out for."""
+CHUNKS, SHORT = (64,), 32
+"""Tokens of a chunk that kernels are laid out for; fewer ones."""
 
 LONGEST = 1024
 """Rows, or columns, up to which matrices stay in the registers of a block's threads: four columns
@@ -51,16 +53,37 @@ class CudaPass(DevicePass[CudaKernel]):
     ) -> None:
         """``library`` are the names that a file has anyway."""
         self.library = library
+        self.known: list[tuple[tuple[Part, bool, Program | None], CudaKernel]] = []
+        """Kernels by what they are of: most are tried before they are taken."""
         super().__init__(spec, pair, number, reverse=reverse, shared=set(shared), fine=fine)
+
+    @property
+    def ways(self) -> tuple[tuple[Partitioner, int], ...]:
+        """Cut so that all fits, else so that kernels of single chunks fit in shorter ones."""
+        return (partition, CHUNKS[0]), (_as_for_long, SHORT)
 
     def _fits(self, part: Part) -> bool:
         """Whether all tiles of a kernel lie in shared memory."""
         kernel = self._kernel("trial", part, backward=bool(part.program.loads("dstate")))
-        return kernel.arena(self.chunk, NARROW) <= device_named(DEVICE).shared
+        chunk = self.chunk if part.kind == "chunk" else CHUNKS[0]
+        return kernel.arena(chunk, NARROW) <= device_named(DEVICE).shared
+
+    def _may_fit(self, part: Part) -> bool:
+        return part.kind != "chunk" or self._fits(part)
 
     def _kernel(
         self, name: str, part: Part, *, backward: bool, remade: Program | None = None
     ) -> CudaKernel:
+        of = part, backward, remade
+        found = next((kernel for known, kernel in self.known if known == of), None)
+        if found is None:
+            found = self._made(name, part, backward, remade)
+            self.known.append((of, found))
+        found = copy(found)
+        found.what = replace(found.what, name=name)
+        return found
+
+    def _made(self, name: str, part: Part, backward: bool, remade: Program | None) -> CudaKernel:
         program = meet_once(part.program, "dstate" if backward else "state")
         split = ""
         if remade is None:
@@ -116,7 +139,7 @@ class CudaPass(DevicePass[CudaKernel]):
         """The entries of an axis, at the dims that a spec declares."""
         size = program.sizes.get(axis)
         dims = {d: self.dims.get(d) or WIDTH for d in size.dims} if size else {}
-        return self.chunk if axis in TIME or size is None else float(size.evaluate(dims))
+        return CHUNKS[0] if axis in TIME or size is None else float(size.evaluate(dims))
 
     def _takes_one(self) -> str:
         ways = (tuple_text(k.what.name for k in kernels) for kernels in (self.fused, self.split))
@@ -144,3 +167,15 @@ class CudaPass(DevicePass[CudaKernel]):
             *([f"    {most},"] if (most := kernel.widest) else []),
             ")",
         ]
+
+
+def _as_for_long(
+    program: Program,
+    carried: str,
+    dims: Mapping[str, int],
+    starts: Collection[str],
+    chunk: int,
+    tight: Tight,
+) -> tuple[Part, ...]:
+    """Kernels by what they cost in long chunks, whatever these hold at once."""
+    return partition(program, carried, dims, starts, CHUNKS[0], tight)

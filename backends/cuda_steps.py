@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from lacc.backends.c_body import Statement
 from lacc.backends.c_text import times
 from lacc.backends.cuda_barriers import Block, Step, Touch
 from lacc.backends.cuda_bodies import CudaBodies, entry_of
 from lacc.backends.cuda_body import CudaBody
-from lacc.backends.cuda_order import Needs, Piece, made_again, ordered
+from lacc.backends.cuda_order import Needs, Piece, planned
 from lacc.backends.device_kernel import KernelSpec
-from lacc.runtime.cuda_arena import evaluated
+from lacc.plan.devices import device_named
+from lacc.runtime.cuda_arena import OPERANDS as STAGED
+from lacc.runtime.cuda_arena import REAL, evaluated
 from lacc.spec.model import Spec
 from lacc.tile.lower import Naming
 from lacc.tile.program import Axes, Program
@@ -23,6 +26,12 @@ TOKENS, BLOCK = 64, 64
 
 GOAL = 48000
 """Numbers that are held at once, if that can be had by making some again."""
+
+DEVICE = "sm_90"
+"""The device in whose shared memory tiles should fit."""
+
+MOST = (device_named(DEVICE).shared - STAGED) // REAL
+"""Numbers of tiles that fit there beside what products are staged in."""
 
 BEGUN = {"state": "begun", "dstate": "dended"}
 ENDED = {"state": "ended", "dstate": "dbegun"}
@@ -141,7 +150,8 @@ class CudaSteps(CudaBodies):
         made = [n for s in body.each for n in s.makes]
         numbers = {body.tile(n): evaluated(body.size(n), sizes) for n in made if body.tile(n)}
         needs = Needs(works, numbers, frozenset(body.sums))
-        plan, copies = made_again(needs, ordered(needs), GOAL)
+        most = inf if self.split.axis else MOST  # blocks that share an axis can have less of it
+        plan, copies = planned(needs, GOAL, most)
         called = {copy: self.name(copy) for copy in copies}
         for copy, tile in copies.items():
             numbers[called[copy]] = numbers[tile]

@@ -12,7 +12,7 @@ from lacc.backends.base import environment
 from lacc.backends.cuda_attention import AttentionKernel, attention_kernels
 from lacc.backends.cuda_kernel import CudaKernel
 from lacc.backends.cuda_library import names, pieces
-from lacc.backends.cuda_pass import CudaPass
+from lacc.backends.cuda_pass import CHUNKS, CudaPass
 from lacc.backends.rounding import delicate
 from lacc.backends.tables import attention_entry
 from lacc.backends.torch_api import public_name
@@ -24,9 +24,6 @@ from lacc.tile.partition import WIDTH
 
 ATTEND = {"forward": "ATTENTION.forward", "backward": "ATTENTION.backward"}
 """The functions of an attention."""
-
-CHUNK = 64
-"""Tokens of a chunk where no kernel has chunks: of the stretches between kept states."""
 
 TOKENS = 4096
 """Those of the call whose plan is told."""
@@ -100,7 +97,6 @@ def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) ->
         token = passes[-1].entry()
     kernels: list[CudaKernel | AttentionKernel] = [k for p in passes for k in p.kernels]
     kernels += attention_kernels(attentions)
-    tokens = chunk or max((p.chunk for p in passes), default=CHUNK)
     values = {
         "spec": spec,
         "version": __version__,
@@ -110,7 +106,7 @@ def to_cuda(derived: Derived, signature: Signature, chunk: int | None = None) ->
         "kernels": kernels,
         "pieces": pieces(*(("attention",) if attentions else ())),
         "types": sorted({f"T_{n}" for k in kernels for n, a in k.pointers.items() if not a.whole}),
-        "chunk": tokens,
+        "chunk": chunk or CHUNKS[0],
     }
     env = environment()
     works = {k.what.name: k.work() for p in passes if not p.by_token for k in p.kernels}

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 from lacc import driver
 from lacc.backends.cuda_barriers import Step, Touch
+from lacc.backends.cuda_order import Needs, Piece, planned
 from lacc.backends.cuda_places import Tile, parted
 from lacc.backends.cuda_places import placed as placed_tiles
 from lacc.plan.devices import device_named
@@ -97,6 +98,36 @@ def test_blocks_have_no_more_shared_memory_than_the_device() -> None:
 def test_chunks_are_shorter_where_tiles_would_not_fit() -> None:
     assert chunk("kda", call("kda", 128, 4096, 16, "sm_90")) == 64
     assert chunk("kda", call("kda", 128, 4096, 16, "sm_80")) == 32
+
+
+def test_of_chunks_that_take_about_as_long_those_are_taken_that_move_less() -> None:
+    asked = call("rwkv7", 128, 4096, 16, "sm_90")
+    here = module("rwkv7")
+    works = [here["WORKS"][kernel] for kernel in here["launched"].planned]
+    long, short = ([here["choice"](work, asked, n) for work in works] for n in (64, 32))
+    seconds, moved = (
+        [sum(getattr(x, of) for x in found) for found in (long, short)]
+        for of in ("seconds", "moved")
+    )
+    assert max(seconds) < 1.1 * min(seconds) and moved[1] < moved[0]
+    assert chunk("rwkv7", asked) == 32
+
+
+def test_products_are_made_again_where_tiles_would_not_fit() -> None:
+    """One that waits while the most is held, and what is added up, which is made once."""
+    works = [
+        Piece(frozenset("p"), frozenset(), cheap=True, product=True),
+        Piece(frozenset("a"), frozenset("p")),
+        Piece(frozenset("b"), frozenset("a"), room=4),
+        Piece(frozenset("c"), frozenset("bp")),
+        Piece(frozenset(), frozenset("c")),
+    ]
+    needs = Needs(works, dict.fromkeys("pabc", 2), frozenset())
+    for most, numbers in ((10, [0, 1, 2, 3, 4]), (9, [0, 1, 2, 0, 3, 4])):
+        plan, copies = planned(needs, 8, most)
+        assert [placed.number for placed in plan] == numbers
+        assert copies == ({} if most == 10 else {"p_2": "p"})
+    assert plan[3].makes == {"p_2"} and plan[4].reads == {"b", "p_2"}
 
 
 def test_tiles_take_no_more_room_than_is_held_at_once() -> None:

@@ -38,7 +38,7 @@ REGISTERS = 200
 FAR = 4.0
 """How much longer work on tiles in scratch memory takes."""
 ABOUT = 1.1
-"""Times that a model tells apart: longer chunks keep fewer states."""
+"""Times that a model tells apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,9 +160,12 @@ def total(works: Iterable[Work], load: Load, tokens: int) -> float:
 
 
 def chunk_of(works: Mapping[str, Work], load: Load) -> int:
-    """Tokens of a chunk for all kernels: the most of those that take about the least time."""
-    times = {tokens: total(works.values(), load, tokens) for tokens in TOKENS}
-    return max(tokens for tokens, time in times.items() if time <= ABOUT * min(times.values()))
+    """Tokens of a chunk for all kernels: of those that take about the least time the ones that move
+    the least, the most of these."""
+    every = {n: [choice(work, load, n) for work in works.values()] for n in TOKENS}
+    times = {n: sum(x.seconds for x in chosen) for n, chosen in every.items()}
+    near = [n for n, time in times.items() if time <= ABOUT * min(times.values())]
+    return min(near, key=lambda n: (sum(x.moved for x in every[n]), -n))
 
 
 def spoken(works: Mapping[str, Work], load: Load) -> list[str]:

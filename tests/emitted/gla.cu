@@ -122,7 +122,6 @@ extern "C" int64_t gla_fused_0_together(void)
     return 0;
 }
 
-
 extern "C" int gla_fused_0_launch(const gla_fused_0_args *a, int64_t programs, int64_t blocks, void *stream)
 {
     return launch(gla_fused_0, programs, blocks, THREADS, gla_fused_0_shared(), stream, *a);
@@ -230,7 +229,6 @@ extern "C" int64_t gla_forward_0a_together(void)
     return 0;
 }
 
-
 extern "C" int gla_forward_0a_launch(const gla_forward_0a_args *a, int64_t programs, int64_t blocks, void *stream)
 {
     return launch(gla_forward_0a, programs, blocks, THREADS, gla_forward_0a_shared(), stream, *a);
@@ -335,7 +333,6 @@ extern "C" int64_t gla_forward_0b_together(void)
 {
     return 0;
 }
-
 
 extern "C" int gla_forward_0b_launch(const gla_forward_0b_args *a, int64_t programs, int64_t blocks, void *stream)
 {
@@ -459,7 +456,6 @@ extern "C" int64_t gla_backward_0a_together(void)
     return 0;
 }
 
-
 extern "C" int gla_backward_0a_launch(const gla_backward_0a_args *a, int64_t programs, int64_t blocks, void *stream)
 {
     return launch(gla_backward_0a, programs, blocks, THREADS, gla_backward_0a_shared(), stream, *a);
@@ -570,7 +566,6 @@ extern "C" int64_t gla_backward_0b_together(void)
 {
     return 0;
 }
-
 
 extern "C" int gla_backward_0b_launch(const gla_backward_0b_args *a, int64_t programs, int64_t blocks, void *stream)
 {
@@ -740,7 +735,6 @@ extern "C" int64_t gla_backward_0c_together(void)
     return 0;
 }
 
-
 extern "C" int gla_backward_0c_launch(const gla_backward_0c_args *a, int64_t programs, int64_t blocks, void *stream)
 {
     return launch(gla_backward_0c, programs, blocks, THREADS, gla_backward_0c_shared(), stream, *a);
@@ -886,7 +880,6 @@ extern "C" int64_t gla_forward_token_together(void)
 {
     return together(tiles().shared, by_K_V::EACH);
 }
-
 
 extern "C" int gla_forward_token_launch(const gla_forward_token_args *a, int64_t programs, int64_t blocks, void *stream)
 {
@@ -1112,7 +1105,6 @@ extern "C" int64_t gla_backward_token_together(void)
 {
     return 0;
 }
-
 
 extern "C" int gla_backward_token_launch(const gla_backward_token_args *a, int64_t programs, int64_t blocks, void *stream)
 {
