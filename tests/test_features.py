@@ -21,7 +21,7 @@ from lacc.tile.program import Program, Tiles, side_by_side, taken_apart
 from lacc.tile.rewrite import for_kernels
 from lacc.tile.unroll import unroll
 
-WITH = ("based", "dpfp", "hedgehog", "performer", "rebased", "rfa_gate", "token_shift")
+WITH = ("dpfp", "performer", "rebased", "token_shift")
 
 
 def programs(name: str) -> tuple[tuple[Program, str], ...]:
