@@ -82,7 +82,7 @@ def tensor(torch: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     size = prod(shape) * dtype.itemsize
     if size < LARGE:
         return torch.empty(shape, dtype=dtype, device="cpu")
-    return torch.from_numpy(np.empty(size, np.uint8)).view(dtype).view(shape)
+    return torch.from_numpy(in_lines((size,), np.uint8)).view(dtype).view(shape)
 
 
 def span(x: Array) -> tuple[int, int]:
