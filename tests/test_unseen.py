@@ -107,6 +107,10 @@ CHUNKED = {
     + "state n : [K] (stabilized)\nstate C : [V, K] (stabilized)\noutput o : [V]\n"
     "n[t] = n[t-1] + exp(k)\nC[t] = C[t-1] + v @ exp(k).T\n"
     "o = C[t-1] @ (exp(q) / (n[t-1] + exp(k)))",
+    "a number beside an exponent of each row": HEAD
+    + "state n : [K] (stabilized)\nstate C : [K, V] (stabilized)\noutput o : [V]\n"
+    "n[t] = n[t-1] + exp(k)\nC[t] = C[t-1] + exp(k) @ v.T\n"
+    "o = max(C[t], 0.1).T @ (exp(q) / (n[t] + 1e-6))",
     "coupled states, one of which attends": HEAD + "state S, M : [K, V]\noutput o : [V]\n"
     "M[t] = 0.5 * M[t-1] - 0.1 * S[t-1] - k @ attend(q, k, v).T\nS[t] = 0.9 * S[t-1] + M[t]\n"
     "o = S[t].T @ q + attend(q, k, M[t].T @ q, window=4)",

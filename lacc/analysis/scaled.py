@@ -181,6 +181,8 @@ class Scaling:
         first = parts[0]
         if all(part.exponents == first.exponents for part in parts):
             return [part.value for part in parts], first
+        shape = max((part.value.shape for part in parts), key=len)
+        parts = [replace(part, value=self._filled(part.value, shape)) for part in parts]
         if any(part.rows is not None for part in parts):
             parts = [replace(p, every=None, rows=self._spread(p)) for p in parts]
         tops = [self.larger(each) for each in zip(*(part.exponents for part in parts))]
@@ -190,6 +192,12 @@ class Scaling:
             every, rows, columns = map(self.minus, part.exponents, common)
             values.append(self.times(part.value, every, rows, columns))
         return values, Scaled(first.value, *common)
+
+    def _filled(self, value: Expr, shape: Shape) -> Expr:
+        """A number as every entry of ``shape``: exponents of rows and columns need entries."""
+        if value.shape == shape:
+            return value
+        return self.build.node("mul", (self.build.node("const", (), shape, 1), value), shape)
 
     def _spread(self, e: Scaled) -> Expr | None:
         return self.plus(e.rows, e.every)
