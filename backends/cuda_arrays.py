@@ -45,6 +45,10 @@ FRAME = KEYWORDS | words(
 """Words of every kernel's text, and of C++."""
 
 
+READ, WRITTEN = "const void *", "void *"
+"""The types of an array that a kernel only reads, and of one that it may write."""
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
     """A field of a kernel's arguments: its name, what is said of it, and what the host gives."""
@@ -52,12 +56,12 @@ class Argument:
     name: str
     said: str
     call: str
-    type: str = "void *"
+    type: str = WRITTEN
 
     @property
     def whole(self) -> bool:
         """Whether it is a whole number, or an array of these."""
-        return self.type != "void *"
+        return "void" not in self.type
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +129,11 @@ class CudaArrays(Places[Place]):
         """The argument that is the array of a load or an output; declared with its place."""
         return self._names[kind, name]
 
-    def _point(self, kind: str, name: str, wish: str, said: str, call: str) -> str:
+    def _point(
+        self, kind: str, name: str, wish: str, said: str, call: str, type_: str = WRITTEN
+    ) -> str:
         found = self._names[kind, name] = self.name(wish, self.fields)
-        self.pointers[found] = Argument(found, said, call)
+        self.pointers[found] = Argument(found, said, call, type_)
         return found
 
     def number(self, name: str, said: str, call: str) -> str:
@@ -170,7 +176,8 @@ class CudaArrays(Places[Place]):
         said = f"cotangent of {label}" if kind == "cotangent" else label
         optional = self.may_be_none(kind, name)
         none = ", or null" if optional else ""
-        pointer = self._point(kind, name, stem, f"{said} {whole}{none}", f'{source}["{label}"]')
+        call = f'{source}["{label}"]'
+        pointer = self._point(kind, name, stem, f"{said} {whole}{none}", call, READ)
         letters = {"B": "b", "T": "t", "H": "h", "G": "g"}
         ends = [*(letters[x] for x in first), *range(len(shape))]
         strides = [self.name(f"{pointer}_{end}", self.fields) for end in ends]

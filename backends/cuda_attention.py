@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from lacc.backends.c_text import dim, size, times
-from lacc.backends.cuda_arrays import Argument
+from lacc.backends.cuda_arrays import READ, WRITTEN, Argument
 from lacc.backends.cuda_places import Tile
 from lacc.spec.shapes import Shape
 from lacc.tile.attention_pass import AttentionPass
@@ -190,7 +190,9 @@ def _largest(sizes: list[str]) -> str:
 
 def _pointers(*names: str) -> dict[str, Argument]:
     """Arrays, and behind them `WHOLE`."""
-    found = {n: Argument(n, {**ARRAYS, **NUMBERS}[n], "") for n in names}
+    read = {*FORWARD, "d_output"}
+    texts = {**ARRAYS, **NUMBERS}
+    found = {n: Argument(n, texts[n], "", READ if n in read else WRITTEN) for n in names}
     for name, said in WHOLE.items():
         found[name] = Argument(name, said, "", "const int64_t *")
     return found

@@ -31,6 +31,11 @@ INLINE typename element<type>::type *entries(void *x, int64_t from) {
     return x ? (typename element<type>::type *)x + from : nullptr;
 }
 
+template <int type>
+INLINE const typename element<type>::type *entries(const void *x, int64_t from) {
+    return x ? (const typename element<type>::type *)x + from : nullptr;
+}
+
 template <class T>
 INLINE T *moved(T *x, int64_t by) {
     return x ? x + by : x;
