@@ -30,7 +30,7 @@ from lacc.backends.triton_device import device
 from lacc.backends.triton_frame import PLACES
 from lacc.backends.triton_pass import TritonPass
 from lacc.runtime.contract import Signature
-from lacc.runtime.launching import in_chunks, slower, total
+from lacc.runtime.launching import UNDERRATED, in_chunks, slower, total
 from lacc.tile.attention_pass import AttentionPass
 from lacc.tile.derive import Derived
 
@@ -115,6 +115,7 @@ def _preferred(*passes: TritonPass) -> Iterator[str]:
     load = workload(passes[0].dims, max(CHUNKS))
     if slower(fits, token, load):
         least = min(total(fits.values(), each) for each in in_chunks(load).values())
+        least *= UNDERRATED
         yield (
             f"mode auto at B H = {load.heads}, T = {load.tokens}: token after token, forward and "
             f"backward {1e6 * total(token.values(), load):.0f} us; chunks spill registers and "

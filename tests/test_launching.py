@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from conftest import ROOT
 
 from lacc import driver
 from lacc.plan.devices import DEVICES, device_named
@@ -134,6 +135,14 @@ def test_a_token_after_another_where_chunks_spill_and_take_longer() -> None:
     assert not slower(quick, chunked, wide)
     assert not slower({"gla": fused("gla")}, quick, CALL)
     assert not slower(chunked, quick, replace(wide, device=""))
+
+
+@pytest.mark.parametrize("name", ["longhorn", "mamba1"])
+def test_loops_that_hold_twice_what_there_is_go_by_token(name: str) -> None:
+    """A model by which they take a little less than tokens one by one is too low there."""
+    source = driver.compile(ROOT / "examples" / f"{name}.la", "triton").source
+    assert source is not None
+    assert "token after token, forward and backward" in source
 
 
 def test_what_needs_far_more_registers_than_there_are_is_not_tried_again() -> None:
