@@ -41,10 +41,13 @@ FOREIGN = {
 CHARACTERS = {
     "×": "write * (elementwise) or @ (matrix product)",
     "·": "write * (elementwise) or @ (matrix product)",
+    "⋅": "write * (elementwise) or @ (matrix product)",
+    "∗": "write *",
     "∘": "write * or ⊙",
     "⊗": "write outer(a, b) or a @ b.T",
     "−": "write -",
     "–": "write -",
+    "—": "write -",
     "÷": "write /",
     "≤": "write <=",
     "≥": "write >=",
@@ -297,6 +300,9 @@ def _stray(fault: _Fault) -> Diagnostic | None:
         return None
     name = unicodedata.name(char, "a control character").lower()
     hint = f"it is {name} (U+{ord(char):04X})"
+    plain = unicodedata.normalize("NFKC", char).strip()
+    if plain.isascii() and plain:
+        hint = f"write {plain}: {hint}"
     return error("LA0103", fault.span(fault.place, fault.place + 1), char=char, hint=hint)
 
 

@@ -198,6 +198,11 @@ def test_an_override_that_does_not_fit(override: Mapping[str, float], code: str)
     assert codes("dim F = 1 + K\noutput o : [F]\no = concat(1, k)\n", override) == [code]
 
 
+def test_a_dim_too_large_is_told_the_largest() -> None:
+    with pytest.raises(LaccError, match="at most 2147483647"):
+        spec("output o : [V]\no = v\n", {"V": 2**31})
+
+
 def test_an_override_that_agrees_is_fine() -> None:
     made = spec("dim F = 1 + K\noutput o : [F]\no = concat(1, k)\n", {"K": 9, "F": 10})
     assert made.dims["F"].default == 10

@@ -97,7 +97,8 @@ class Declarations:
             elif isinstance(value, bool) or not isinstance(value, int | float) or value != value:
                 self.fault("LA0402", None, name=key, value=repr(value)[:60], want="a number")
             elif known[name] == "dim" and not (1 <= value <= MAX_SIZE and value == int(value)):
-                self.fault("LA0402", None, name=key, value=value, want="a positive integer")
+                want = f"at most {MAX_SIZE}" if value > MAX_SIZE else "a positive integer"
+                self.fault("LA0402", None, name=key, value=value, want=want)
             else:
                 found[name] = int(value) if known[name] == "dim" else value
         return found
