@@ -144,11 +144,15 @@ class Body:
         return None
 
     def _picked(self, n: int, many: int) -> list[str]:
-        """Names of the results of an op that has several; those that nothing picks are _."""
+        """Names of the results of an op that has several; each has its own, since in a loop no name
+        may change its type."""
         picks = {
             i.value: u for u, i in enumerate(self.program.body) if i.op == "pick" and i.ins[0] == n
         }
-        return [self._variables[picks[k]] if k in picks else "_" for k in range(many)]
+        return [
+            self._variables[picks[k]] if k in picks else self._variables.another("unused")
+            for k in range(many)
+        ]
 
     def _comment(self, inst: Inst, lines: list[str]) -> None:
         """The line of the spec where a new one begins."""

@@ -159,3 +159,15 @@ def test_the_head_says_how_kernels_share_the_work_and_why() -> None:
     assert "one kernel" in head and "2 kernels" in head
     kernels = re.findall(r"^@triton\.jit\ndef ((?:fused|forward|backward)_\w+)", text, re.M)
     assert kernels and all(f" {name}: " in head for name in kernels)
+
+
+@pytest.mark.parametrize("name", ["gla", "performer_causal"])
+def test_no_name_changes_its_type_in_a_loop(name: str) -> None:
+    """Triton compiles no loop in which what was bound before has another type: a result that
+    nothing reads has a name of its own."""
+    source = lacc.compile(ROOT / "examples" / f"{name}.la", target="triton").source
+    assert source is not None
+    kernels = source.split("\n# ---- ")[1]
+    dropped = [line for line in kernels.splitlines() if re.match(r"\s+(\w+, )*_(, \w+)* = ", line)]
+    assert ", unused" in kernels
+    assert all(" = sequence_at(" in line for line in dropped)
