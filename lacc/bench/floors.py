@@ -10,7 +10,6 @@ write have columns of their own. Decays, masks and what chunks cost beside are n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -20,7 +19,7 @@ from lacc.bench.case import Case
 from lacc.ir.ops import OPS
 from lacc.plan.cost import evaluate, extent
 from lacc.tile.derive import Derived
-from lacc.tile.program import Program
+from lacc.tile.program import Program, cone
 from lacc.verify.inputs import as_dtype
 
 TRANSCENDENTAL = 8
@@ -71,7 +70,7 @@ def _flops(derived: Derived, case: Case) -> float:
     counted: set[int] = set()  # products of states that recurrences account for
     for r in derived.recurrences:
         entries = sum(_entries(derived, name, case) for name in r.states)
-        updates = _cone(program, [program.outs[f"state:{n}"] for n in _ascii(derived, r)])
+        updates = cone(program, [program.outs[f"state:{n}"] for n in _ascii(derived, r)])
         if r.form in ("canonical", "written"):
             total += 2 * entries * _passes(r)
             counted |= updates
@@ -147,18 +146,6 @@ def _entries(derived: Derived, name: str, case: Case) -> int:
 
 def _ascii(derived: Derived, r: Recurrence) -> list[str]:
     return [derived.spec.state(name).ascii for name in r.states]
-
-
-def _cone(program: Program, roots: Iterable[int]) -> set[int]:
-    """The values that ``roots`` are made of, themselves among them."""
-    found: set[int] = set()
-    stack = list(roots)
-    while stack:
-        n = stack.pop()
-        if n not in found:
-            found.add(n)
-            stack.extend(program.body[n].ins)
-    return found
 
 
 def _dependents(program: Program, kinds: tuple[str, ...]) -> set[int]:

@@ -9,7 +9,7 @@ in memory goes through them block by block.
 from __future__ import annotations
 
 from lacc.ir.ops import OPS
-from lacc.tile.program import TIME, Program
+from lacc.tile.program import TIME, Program, cone
 from lacc.tile.split import FIXED, phases
 
 OF_A_TOKEN = (
@@ -58,7 +58,7 @@ def features_apart(program: Program, carried: str) -> Phases | None:
             if linear or (inst.op == "contract" and not before) or _product(program, n):
                 summed.add(n)
     ends = {n for n in summed if users[n] and not summed.issuperset(users[n])}
-    first = _needed(program, made)
+    first = cone(program, made)
     last = 2 * len(loops) + 2
     phase: list[int] = []
     behind: set[int] = set()
@@ -94,16 +94,4 @@ def _of_a_token(program: Program) -> set[int]:
             own = own and "s" not in inst.axes and not any(f"'{a}'" in moved for a in TIME)
         if own and found.issuperset(inst.ins):
             found.add(n)
-    return found
-
-
-def _needed(program: Program, ends: set[int]) -> set[int]:
-    """``ends`` and all that they need."""
-    found: set[int] = set()
-    stack = [*ends]
-    while stack:
-        n = stack.pop()
-        if n not in found:
-            found.add(n)
-            stack.extend(program.body[n].ins)
     return found

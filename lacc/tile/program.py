@@ -322,15 +322,21 @@ class Tiles:
         return self.emit(Inst(op, ins, value, ordered(axes)))
 
 
-def prune(program: Program) -> Program:
-    """The program without instructions that no output needs."""
-    live: set[int] = set()
-    stack = list(program.outs.values())
+def cone(program: Program, roots: Iterable[int]) -> set[int]:
+    """The values that ``roots`` are made of, themselves among them."""
+    found: set[int] = set()
+    stack = list(roots)
     while stack:
         n = stack.pop()
-        if n not in live:
-            live.add(n)
+        if n not in found:
+            found.add(n)
             stack.extend(program.body[n].ins)
+    return found
+
+
+def prune(program: Program) -> Program:
+    """The program without instructions that no output needs."""
+    live = cone(program, program.outs.values())
     new = {n: k for k, n in enumerate(sorted(live))}
     body = tuple(
         replace(program.body[n], ins=tuple(new[i] for i in program.body[n].ins))
